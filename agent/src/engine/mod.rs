@@ -1,0 +1,2 @@
+//! What the use cases need from a database.
+pub mod postgres;

@@ -1,0 +1,2 @@
+//! `holdfast-agent`.
+fn main() {}
