@@ -1,5 +1,10 @@
 //! The Holdfast agent: backs up, archives, verifies and restores a database, and proves that it can be brought back.
 
+pub mod backup;
 pub mod engine;
+pub mod home;
+pub mod logs;
+pub mod progress;
 pub mod repository;
+pub mod snapshot;
 pub mod steps;
