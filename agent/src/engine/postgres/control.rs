@@ -1,6 +1,7 @@
 //! `global/pg_control`: what a data directory says about itself while no server runs on it.
 //!
-//! The layout is `ControlFileData` of `catalog/pg_control.h`: control version 1300 in PostgreSQL 13 to 17, 1800 in 18.
+//! The layout is `ControlFileData` of `catalog/pg_control.h`: control version 1300 in PostgreSQL 15 and 16, 1700 in 17 (the
+//! same layout), 1800 in 18 (one field more, before the CRC).
 //! Only little-endian machines with 8-byte alignment are known here, as the agent runs beside the server.
 
 use std::io;
@@ -118,7 +119,7 @@ pub enum ControlError {
         content: String,
     },
     /// A layout this program does not know.
-    #[error("pg_control has version {0}: only those of PostgreSQL 15 to 18 (1300 and 1800) are known")]
+    #[error("pg_control has version {0}: only those of PostgreSQL 15 to 18 (1300, 1700, 1800) are known")]
     ControlVersion(u32),
     /// Too short.
     #[error("pg_control is cut off: it has {0} bytes")]
@@ -210,7 +211,7 @@ impl<'a> Fields<'a> {
         let whole = Self(bytes);
         // The version stands where it always stood, so it is looked at first: it decides where the CRC is.
         let crc_at = match whole.try_u32(8).ok_or_else(short)? {
-            1300 => 288,
+            1300 | 1700 => 288,
             1800 => 292,
             other => return Err(ControlError::ControlVersion(other)),
         };
@@ -291,8 +292,9 @@ mod tests {
 
     #[rstest::rstest]
     #[case(1300)]
+    #[case(1700)]
     #[case(1800)]
-    fn both_layouts_are_read(#[case] version: u32) {
+    fn all_layouts_are_read(#[case] version: u32) {
         let control = parse(&file(version)).unwrap();
         assert_eq!(control.system_identifier, 7_345_678_901_234_567_890);
         assert_eq!((control.control_version, control.catalog_version), (version, 202_209_061));
@@ -300,6 +302,33 @@ mod tests {
         assert_eq!((control.checkpoint, control.redo), (Lsn(0x200_0060), Lsn(0x200_0028)));
         assert_eq!((control.wal_segment_size.bytes(), control.block_size), (64 * 1024 * 1024, 8192));
         assert_eq!((control.data_checksums, control.minimums.max_connections), (true, 100));
+    }
+
+    // Of a cluster that initdb of PostgreSQL 18.4 made with --wal-segsize=4.
+    const EIGHTEEN: &str = "\
+        6ef58077333f0c6b080700003300120c0100000000000000333f0c6b00000000a0b2b40000000000a0b2b4000000000001000000\
+        010000000100000001000000f002000000000000c33400000100000000000000e802000001000000010000000100000000000000\
+        333f0c6b0000000000000000000000000000000000000000e8030000000000000000000000000000000000000000000000000000\
+        00000000000000000000000000000000010000000000000064000000080000000a00000000000000400000000000000008000000\
+        0000000087d63241002000000000020000200000000040004000000020000000cc07000000080000010000000100000001764e18\
+        f85060cda5ded782ad86a1a665b72967b2867648d112e34b23005ae8500000006f21fe7e";
+
+    #[test]
+    fn a_file_of_a_real_server_is_read() {
+        let control = parse(&hex::decode(EIGHTEEN).unwrap()).unwrap();
+        assert_eq!(control.system_identifier, 0x6B0C_3F33_7780_F56E);
+        assert_eq!((control.control_version, control.catalog_version), (1800, 202_506_291));
+        assert_eq!((control.state, control.timeline), (ClusterState::ShutDown, Timeline(1)));
+        assert_eq!((control.checkpoint, control.redo), (Lsn(0xB4_B2A0), Lsn(0xB4_B2A0)));
+        assert_eq!(control.wal_segment_size.bytes(), 4 * 1024 * 1024);
+        let minimums = StandbyMinimums {
+            max_connections: 100,
+            max_worker_processes: 8,
+            max_wal_senders: 10,
+            max_prepared_transactions: 0,
+            max_locks_per_transaction: 64,
+        };
+        assert_eq!((control.minimums, control.wal_level, control.data_checksums), (minimums, 1, true));
     }
 
     #[test]
