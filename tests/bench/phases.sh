@@ -23,22 +23,22 @@ phase_full() {
 phase_restore() { # and, from the restored directory, the delta restore
   everybody_ready local
   if peers; then
-    restore_and_delta pgbr bb
+    restore_and_delta pgbr bb pgBackRest
     if listed restore; then
       restic_restore restore local
       same_as_cold 'restic: full restored' "$RESTORE$COLD"; rm -rf "$RESTORE"
     fi
   fi
-  restore_and_delta holdfast local
+  restore_and_delta holdfast local Holdfast
 }
-restore_and_delta() { # CONTESTANT SETTING
+restore_and_delta() { # CONTESTANT SETTING NAME
   if listed restore; then
     "${1}_restore" restore "$2"
-    same_as_cold "$1: full restored" "$RESTORE"
+    same_as_cold "$3: full restored" "$RESTORE"
   fi
   if listed delta; then
     "${1}_delta" delta "$2"
-    same_as_cold "$1: damage repaired" "$RESTORE"
+    same_as_cold "$3: damage repaired" "$RESTORE"
   fi
   rm -rf "$RESTORE"
 }
@@ -77,18 +77,17 @@ floor_of() { # STATE: the changed pages alone, compressed
 phase_chain() { # ten small incrementals, untimed, then restore what they add up to
   everybody_ready local
   ten_small_backups
-  local want
   if peers; then
     pgbr_restore restore-chain bb
-    same_as_cold 'pgbr: chain restored' "$RESTORE"
+    same_as_cold 'pgBackRest: chain restored' "$RESTORE"
     restic_restore restore-chain local
   fi
   holdfast_restore restore-chain local
-  same_as_cold 'holdfast: chain restored' "$RESTORE"
+  same_as_cold 'Holdfast: chain restored' "$RESTORE"
   rm -rf "$RESTORE"
-  want=$(sums_of_source)
-  if peers; then check_started 'pgbr: chain restored, started, read' pgbr_restore_for_check "$want"; fi
-  check_started 'holdfast: chain restored, started, read' holdfast_restore_for_check "$want"
+  local want; want=$(sums_of_source)
+  if peers; then check_started 'pgBackRest: chain restored, started, read' pgbr_restore_for_check "$want"; fi
+  check_started 'Holdfast: chain restored, started, read' holdfast_restore_for_check "$want"
 }
 ten_small_backups() {
   local i
@@ -116,10 +115,10 @@ phase_s3() {
   if peers; then pgbr_incremental s3-incr s3; restic_incremental s3-incr s3; fi
   holdfast_incremental s3-incr s3
   if peers; then
-    pgbr_restore s3-restore s3; same_as_cold 'pgbr: restored from S3' "$RESTORE"
+    pgbr_restore s3-restore s3; same_as_cold 'pgBackRest: restored from S3' "$RESTORE"
     restic_restore s3-restore s3
   fi
-  holdfast_restore s3-restore s3; same_as_cold 'holdfast: restored from S3' "$RESTORE"
+  holdfast_restore s3-restore s3; same_as_cold 'Holdfast: restored from S3' "$RESTORE"
   rm -rf "$RESTORE"
   if peers; then pgbr_verify s3-verify s3; restic_verify s3-verify s3; fi
   holdfast_verify s3-verify s3

@@ -52,6 +52,7 @@ cleanup() {
   stop_postgres
   [[ -s $CHECK/postmaster.pid ]] && as_user pg_ctl -D "$CHECK" -m immediate stop >/dev/null
   stop_s3
+  if [[ $FINISHED == 0 && -s $RAW ]]; then report >"$WORK/report.md"; log "not finished; so far: $WORK/report.md"; fi
   if [[ $KEEP == 1 ]]; then
     log "kept: WORK=$WORK"
   elif [[ $WORK_IS_OURS == 1 && $FINISHED == 1 ]]; then

@@ -15,15 +15,15 @@ phase_wal() {
     measure push pgBackRest 'one by one' pgbr_prep_push "$store" python3 "$reap" bash -c "$push" - "${PGBR_CLI[@]}" archive-push
     measure push pgBackRest 'async, process-max=2' pgbr_prep_push "$store" python3 "$reap" bash -c "$push" - "${PGBR_CLI[@]}" --archive-async archive-push
     measure fetch pgBackRest 'one by one' pgbr_prep_fetch - python3 "$reap" bash -c "$fetch" - "${PGBR_CLI[@]}" archive-get
-    check_segments 'pgbr: segments fetched' "${PGBR_CLI[@]}" archive-get
+    check_segments 'pgBackRest: segments fetched' "${PGBR_CLI[@]}" archive-get
   fi
   holdfast_use local; holdfast_remember
   measure push Holdfast 'one by one' holdfast_prep_push "$HOLDFAST_STORE" python3 "$reap" bash -c "$push" - "${HOLDFAST_CLI[@]}" wal-push
   measure fetch Holdfast 'one by one' nothing - python3 "$reap" bash -c "$fetch" - "${HOLDFAST_CLI[@]}" wal-fetch
-  check_segments 'holdfast: segments fetched' "${HOLDFAST_CLI[@]}" wal-fetch
+  check_segments 'Holdfast: segments fetched' "${HOLDFAST_CLI[@]}" wal-fetch
 }
 
-ready_segments() { find "$PGDATA/pg_wal/archive_status" -name '*.ready' -printf '%f\n' | sed 's/.ready$//' | grep -E '^[0-9A-F]{24}$' | sort; }
+ready_segments() { find "$PGDATA/pg_wal/archive_status" -name '*.ready' -printf '%f\n' | sed 's/.ready$//' | { grep -E '^[0-9A-F]{24}$' || true; } | sort; }
 make_segments() { # nothing is archived, so that they pile up; ends with the server stopped and the names in a file
   log "making $SEGMENTS segments"
   if peers; then pgbr_stanza plain; fi
@@ -62,7 +62,8 @@ check_segments() { # NAME COMMAND...: what is fetched equals what was pushed
   local name=$1 s wrong=0; shift
   while read -r s; do
     rm -f "$TMP/fetched"
-    (cd "$PGDATA" && as_user env -C "$PGDATA" "$@" "$s" "$TMP/fetched") </dev/null >>"$LOGS/fetch.log" 2>&1 && cmp -s "$PGDATA/pg_wal/$s" "$TMP/fetched" || wrong=$((wrong + 1))
+    if ! as_user env -C "$PGDATA" "$@" "$s" "$TMP/fetched" </dev/null >>"$LOGS/fetch.log" 2>&1 ||
+      ! cmp -s "$PGDATA/pg_wal/$s" "$TMP/fetched"; then wrong=$((wrong + 1)); fi
   done <"$TMP/segments"
   check "$name" "$( ((wrong == 0)) && echo ok || echo WRONG)" "$((SEGMENTS - wrong)) of $SEGMENTS equal"
 }
