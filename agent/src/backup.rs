@@ -71,6 +71,9 @@ pub enum BackupError {
     /// The server's side.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The store, directly.
+    #[error(transparent)]
+    Store(#[from] crate::repository::store::StoreError),
     /// The repository's side.
     #[error(transparent)]
     Repository(#[from] RepositoryError),
@@ -150,7 +153,7 @@ pub fn backup(
     };
     let manifest_sha256 = home.system.write_manifest(&manifest)?;
     if prune::uses_marked(&home.system, &manifest)? {
-        home.system.store().delete(&home.system.layout.manifest(&manifest.lineage, id.as_str())).map_err(RepositoryError::from)?;
+        home.system.store().delete(&home.system.layout.manifest(&manifest.lineage, id.as_str()))?;
         return Err(BackupError::Pruned);
     }
     Ok(BackupReport {

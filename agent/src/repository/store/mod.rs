@@ -19,7 +19,7 @@ mod open;
 pub mod s3;
 
 pub use error::{StoreError, StoreFault, StoreResult};
-pub use key::Key;
+pub use key::{BadKey, Key};
 pub use open::open;
 
 /// Keys and bytes, with creation that never overwrites.
