@@ -244,7 +244,10 @@ fn of(directory: &std::path::Path) -> String {
 #[test]
 fn the_agent_runs_as_the_user_of_the_servers() {
     let agent = Agent::new("memory://").env("SECRET", "it's $HOME");
-    assert!(agent.run(&["--version"]).was_killed() || agent.run(&["--version"]).code() == Some(0));
+    agent.run(&["--version"]).expect_code(0);
+    assert_eq!(agent.spawn(&["--version"]).wait(Duration::from_secs(10)).code(), Some(0));
+    let user = account::run(account::command("/usr/bin/id").arg("-u"));
+    assert_ne!(user.trim(), "0", "PostgreSQL's files must stay its user's");
     let script = std::fs::read_to_string(agent.script()).unwrap();
     assert!(script.contains(r"export SECRET='it'\''s $HOME'"), "{script}");
     assert!(agent.archive_command().ends_with("/agent wal-push %p"));
