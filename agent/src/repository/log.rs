@@ -46,6 +46,8 @@ pub struct LogHeader {
     pub from: u64,
     /// How many bytes are in here.
     pub size: u64,
+    /// How many bytes the file has on the server; of one that is still being written, more than are known.
+    pub file_size: u64,
     /// When it was stored, by the agent's clock.
     pub stored_at: Timestamp,
     /// For a piece: which attempt at this file it belongs to, and what was before it.
@@ -133,6 +135,7 @@ pub(super) fn pack(
         name: address.file.name.clone(),
         from: range.start,
         size,
+        file_size: file.metadata().map_err(failed)?.len(),
         stored_at: Timestamp::now(),
         piece,
         frames: frames.iter().map(|(frame, _)| frame.clone()).collect(),

@@ -236,20 +236,19 @@ impl Log<'_> {
         self.pour(&pieces, &|_, _| Ok(())).map(Some)
     }
 
-    /// Writes the tail of `file` to `target` as a file of `size` bytes, zeros behind the tail's end. `false` where there is none.
+    /// Writes the tail of `file` to `target`, as large as the file was on the server, with zeros behind the tail's end.
+    /// `false` where there is none.
     ///
     /// # Errors
     /// The store's, damage, and of the target.
-    pub fn fetch_tail(&self, file: &LogName, target: &Path, size: u64, limit: Option<u64>) -> RepositoryResult<bool> {
+    pub fn fetch_tail(&self, file: &LogName, target: &Path) -> RepositoryResult<bool> {
         let Some(pieces) = self.newest_pieces(file)? else {
             return Ok(false);
         };
         let failed = |error| RepositoryError::Local { action: "writing", path: target.display().to_string(), source: error };
+        let size = pieces.iter().map(|piece| piece.header.file_size).max().unwrap_or(0);
         write_whole(target, |out| {
-            let end = self.pour(&pieces, &|at, bytes| out.write_all_at(bytes, at))?;
-            if let Some(limit) = limit.filter(|&limit| limit < end) {
-                out.set_len(limit).map_err(failed)?;
-            }
+            self.pour(&pieces, &|at, bytes| out.write_all_at(bytes, at))?;
             out.set_len(size).map_err(failed)
         })?;
         Ok(true)

@@ -274,11 +274,7 @@ impl System {
     /// # Errors
     /// The store's, and damage.
     pub fn evidence(&self, lineage: &str, id: &BackupId) -> RepositoryResult<Vec<Evidence>> {
-        let mut keys = Vec::new();
-        self.store.list(&self.layout.evidence(lineage, id.as_str()), &mut |entry| {
-            keys.push(entry.key);
-            Walk::On
-        })?;
+        let keys = self.keys(&self.layout.evidence(lineage, id.as_str()))?;
         keys.iter().map(|key| self.evidence_at(key, id)).collect()
     }
 
@@ -345,6 +341,53 @@ impl System {
             return Err(Damage::of(&key, format!("it has {} bytes with sha256 {found}, the manifest says {size} bytes", body.len())).into());
         }
         Ok((key, body))
+    }
+
+    /// Reads every document of a lineage but the manifests, and the marks of prunes; says which are damaged.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn check_documents(&self, lineage: &str) -> RepositoryResult<(u64, Vec<Damage>)> {
+        let (mut checked, mut damage) = (0, Vec::new());
+        let mut note = |result: RepositoryResult<()>| {
+            checked += 1;
+            match result {
+                Ok(()) => Ok(()),
+                Err(error) => error.as_damage().map(|found| damage.push(found)).ok_or(error),
+            }
+        };
+        note(self.lineage(lineage).map(|_| ()))?;
+        note(self.log(lineage).position().map(|_| ()))?;
+        for key in self.keys(&self.layout.leases(lineage))? {
+            note(super::lease::check(self, lineage, &key))?;
+        }
+        for key in self.keys(&self.layout.tombstones())? {
+            note(super::prune::check(self, &key))?;
+        }
+        for key in self.keys(&self.layout.backups(lineage))? {
+            let mut parts = key.as_str().rsplit('/');
+            let (name, above, id) = (parts.next(), parts.next(), parts.next());
+            if name == Some("pin.json") {
+                note(self.check_pin(&key, above.unwrap_or_default()))?;
+            } else if let (Some("evidence"), Some(Ok(id))) = (above, id.map(str::parse::<BackupId>)) {
+                note(self.evidence_at(&key, &id).map(|_| ()))?;
+            }
+        }
+        Ok((checked, damage))
+    }
+
+    fn check_pin(&self, key: &Key, id: &str) -> RepositoryResult<()> {
+        let (pin, _) = document::read::<Pin>(&*self.store, key)?;
+        if pin.backup_id.as_str() == id { Ok(()) } else { Err(Damage::of(key, format!("it pins {}", pin.backup_id)).into()) }
+    }
+
+    fn keys(&self, prefix: &Key) -> RepositoryResult<Vec<Key>> {
+        let mut keys = Vec::new();
+        self.store.list(prefix, &mut |entry| {
+            keys.push(entry.key);
+            Walk::On
+        })?;
+        Ok(keys)
     }
 
     /// Lineages by name, for looking up parents.
