@@ -8,10 +8,19 @@
 //! * [`server`], [`recovery_options`]: a server of our own on a restored copy.
 
 pub mod checksum;
+mod connect_options;
+pub mod connection;
 pub mod control;
+mod facts;
 pub mod history;
+pub mod inventory;
 pub mod listing;
 pub mod lsn;
+mod pgpass;
 mod relation;
+pub mod service;
+pub mod session;
+mod session_error;
+pub mod tls;
 pub mod wal;
 mod wal_page;
