@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::engine::EngineError;
 use crate::engine::postgres::control::ControlFile;
 use crate::engine::postgres::engine::identity_of_directory;
 use crate::engine::postgres::history::History;
@@ -15,7 +16,6 @@ use crate::engine::postgres::lsn::{Lsn, Timeline};
 use crate::engine::postgres::record::{PostgresRecord, log_name};
 use crate::engine::postgres::wal::{WalFileName, WalName, WalNameKind, WalSegmentSize, segment_of};
 use crate::engine::postgres::wal_page::check_first_page;
-use crate::engine::EngineError;
 use crate::home::{self, Choice, Home};
 use crate::logs::LogName;
 use crate::repository::log::{Log, Pushed};
@@ -46,8 +46,10 @@ pub enum ArchiveError {
     #[error("{0} is not in the archive: it is past its end")]
     PastTheEnd(String),
     /// It is not stored, but later log is: to go on without it would lose transactions.
-    #[error("{missing} is missing in the archive, although {later} is there: recovery cannot pass this hole; \
-             recover to a point before it (see `list`), or restore a backup that was made after it")]
+    #[error(
+        "{missing} is missing in the archive, although {later} is there: recovery cannot pass this hole; \
+             recover to a point before it (see `list`), or restore a backup that was made after it"
+    )]
     Hole {
         /// What was asked for.
         missing: String,
@@ -189,7 +191,9 @@ fn ancestry(home: &Home) -> Result<Vec<Lineage>, RepositoryError> {
     let mut chain = vec![home.lineage.clone()];
     if home.lineage.parent.is_some() {
         let all: BTreeMap<String, Lineage> = home.system.lineages_by_name()?;
-        while let Some(parent) = chain.last().and_then(|last| last.parent.as_ref()).and_then(|fork| all.get(&fork.lineage)) {
+        while let Some(parent) =
+            chain.last().and_then(|last| last.parent.as_ref()).and_then(|fork| all.get(&fork.lineage))
+        {
             if chain.iter().any(|seen| seen.lineage == parent.lineage) {
                 break;
             }
@@ -260,7 +264,9 @@ impl Until {
             return Ok(None);
         };
         let size = segment_size(home)?.ok_or_else(|| {
-            RepositoryError::Absent("no backup tells the WAL segment size, so log cannot be cut at a position".to_owned())
+            RepositoryError::Absent(
+                "no backup tells the WAL segment size, so log cannot be cut at a position".to_owned(),
+            )
         })?;
         Ok(Some(Self { lsn, size }))
     }

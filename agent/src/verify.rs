@@ -281,16 +281,21 @@ impl<'a> Verifier<'a> {
         }
         findings.objects += files.len() as u64;
         let damage: Mutex<Vec<Damage>> = Mutex::default();
-        reader::in_parallel(self.threads, files.len(), || (), |(), number| match log.check(&files[number]) {
-            Ok(_) => Ok(()),
-            Err(error) => match error.as_damage() {
-                Some(found) => {
-                    damage.lock().unwrap_or_else(PoisonError::into_inner).push(found);
-                    Ok(())
-                }
-                None => Err(error),
+        reader::in_parallel(
+            self.threads,
+            files.len(),
+            || (),
+            |(), number| match log.check(&files[number]) {
+                Ok(_) => Ok(()),
+                Err(error) => match error.as_damage() {
+                    Some(found) => {
+                        damage.lock().unwrap_or_else(PoisonError::into_inner).push(found);
+                        Ok(())
+                    }
+                    None => Err(error),
+                },
             },
-        })?;
+        )?;
         findings.damage.extend(damage.into_inner().unwrap_or_else(PoisonError::into_inner));
         for branch in log.tail_branches()? {
             for name in log.tails(&branch)? {

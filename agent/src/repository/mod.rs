@@ -28,5 +28,5 @@ pub use layout::Layout;
 pub use lineage::{Fork, Lineage, Owner};
 pub use manifest::{BackupId, Manifest, MapRow, ProbeAnswer, Sizes};
 pub use map::{FilePart, PackRef, PageMap, ZERO_PACK};
-pub use pack::{PACK_TARGET, PAGES_PER_FRAME, PAGE_SIZE, PageHash, page_hash};
+pub use pack::{PACK_TARGET, PAGE_SIZE, PAGES_PER_FRAME, PageHash, page_hash};
 pub use top::{Repository, System};

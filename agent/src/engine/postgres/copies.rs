@@ -129,7 +129,12 @@ impl Stored {
     }
 
     /// The log from `start` of `timeline` on, along `history`: its end, and the missing file if later ones are there.
-    pub(super) fn reach(&self, start: Lsn, timeline: Timeline, history: &History) -> (Lsn, Timeline, Option<WalSegment>) {
+    pub(super) fn reach(
+        &self,
+        start: Lsn,
+        timeline: Timeline,
+        history: &History,
+    ) -> (Lsn, Timeline, Option<WalSegment>) {
         let mut number = segment_of(start, self.size).0;
         let mut on = timeline;
         for stretch in history.stretches().into_iter().skip_while(|stretch| stretch.timeline != timeline) {

@@ -7,13 +7,15 @@ use serde_json::json;
 
 use super::checksum::{PageVerdict, judge};
 use super::connect_options::ConnectOptions;
-use super::connection::connect;
+use super::connection::{ConnectError, connect};
 use super::control::{self, CONTROL_FILE, ControlFile};
-use super::inventory::inventory;
+use super::facts::{ServerFacts, facts};
+use super::inventory::{InventoryError, inventory};
 use super::listing::{self, Listing};
 use super::lsn::{Lsn, Timeline};
 use super::record::{PostgresRecord, TablespaceRecord, encode, log_name, segment_name};
-use super::session::{BackupSession, Checkpoint, ServerFacts, Started, facts};
+use super::session::{BackupSession, Checkpoint, Started};
+use super::session_error::SessionError;
 use crate::engine::{Engine, EngineError, EngineResult, Identity, Snapshot, SnapshotEnd, SnapshotRequest};
 use crate::logs::LogNeed;
 use crate::snapshot::{Directory, PageJudge, Source, SourceFile, Stamp};
@@ -80,19 +82,28 @@ fn canonical(data_directory: &Path) -> EngineResult<PathBuf> {
 fn check_settings(facts: &ServerFacts) -> EngineResult<()> {
     let refuse = |what: String| Err(EngineError::Refused(what));
     if facts.version_num < OLDEST {
-        return refuse(format!("the server is PostgreSQL {}: version 15 is the oldest that is backed up", facts.version));
+        return refuse(format!(
+            "the server is PostgreSQL {}: version 15 is the oldest that is backed up",
+            facts.version
+        ));
     }
     if facts.wal_level == "minimal" {
-        return refuse("the server runs with wal_level = minimal, so its log cannot bring a backup back: \
-                       set wal_level = replica and restart it".to_owned());
+        return refuse(
+            "the server runs with wal_level = minimal, so its log cannot bring a backup back: \
+                       set wal_level = replica and restart it"
+                .to_owned(),
+        );
     }
     if facts.archive_mode == "off" {
         return refuse("the server runs with archive_mode = off, so log that a backup needs can be lost while it runs: set \
                        archive_mode = on and archive_command = 'holdfast-agent --repository ... wal-push %p', and restart it".to_owned());
     }
     if facts.archive_command.is_empty() && facts.archive_library.is_empty() && !facts.in_recovery {
-        return refuse("the server archives nothing (archive_command is empty): set \
-                       archive_command = 'holdfast-agent --repository ... wal-push %p' and reload it".to_owned());
+        return refuse(
+            "the server archives nothing (archive_command is empty): set \
+                       archive_command = 'holdfast-agent --repository ... wal-push %p' and reload it"
+                .to_owned(),
+        );
     }
     Ok(())
 }
@@ -115,8 +126,7 @@ impl Engine for PostgresServer {
         let (client, facts, control) = self.ask()?;
         check_settings(&facts)?;
         let checkpoint = if request.fast { Checkpoint::Fast } else { Checkpoint::Spread };
-        let (session, started) =
-            BackupSession::start(client, &request.label, checkpoint).map_err(EngineError::from)?;
+        let (session, started) = BackupSession::start(client, &request.label, checkpoint).map_err(EngineError::from)?;
         // Listed after the start: a file that is made later is made again by the log.
         let listing = listing::list(&self.data_directory).map_err(|error| EngineError::Refused(error.to_string()))?;
         let files = files_of(&self.data_directory, &listing, &control, facts.data_checksums);
@@ -230,7 +240,7 @@ impl Snapshot for OpenSnapshot {
 
     fn finish(self: Box<Self>) -> EngineResult<SnapshotEnd> {
         let stopped = self.session.stop(false).map_err(EngineError::from)?;
-        let databases = inventory(&self.options).map_err(EngineError::from)?;
+        let databases = inventory(&self.options).map_err(EngineError::from)?.databases;
         let record = PostgresRecord {
             version_num: self.facts.version_num,
             start_lsn: self.started.start_lsn,
@@ -280,4 +290,22 @@ fn log_needs(data_directory: &Path, record: &PostgresRecord) -> Vec<LogNeed> {
         needs.push(LogNeed { file: log_name(record.timeline, &history), source: wal.join(history), bytes: None });
     }
     needs
+}
+
+impl From<ConnectError> for EngineError {
+    fn from(error: ConnectError) -> Self {
+        Self::Unreachable(error.to_string())
+    }
+}
+
+impl From<SessionError> for EngineError {
+    fn from(error: SessionError) -> Self {
+        if error.is_transient() { Self::Void(error.to_string()) } else { Self::Refused(error.to_string()) }
+    }
+}
+
+impl From<InventoryError> for EngineError {
+    fn from(error: InventoryError) -> Self {
+        if error.is_transient() { Self::Unreachable(error.to_string()) } else { Self::Refused(error.to_string()) }
+    }
 }
