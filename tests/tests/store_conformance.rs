@@ -1,13 +1,19 @@
 //! The object store, against a real S3 server.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test: it panics where something is wrong"
+)]
 
 use std::fs;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use holdfast_agent::repository::store::s3::S3Settings;
 use holdfast_agent::repository::store::{self, Created, Entry, Key, Store, StoreError, StoreFault, Walk, conformance};
 use holdfast_tests::minio::Minio;
-use std::sync::Arc;
 
 const URL: &str = "s3://bucket/some/prefix";
 
