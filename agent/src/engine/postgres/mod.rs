@@ -8,19 +8,27 @@
 //! * [`server`], [`recovery_options`]: a server of our own on a restored copy.
 
 pub mod checksum;
-mod connect_options;
 pub mod connection;
 pub mod control;
-mod facts;
 pub mod history;
 pub mod inventory;
 pub mod listing;
 pub mod lsn;
+pub mod recovery_options;
+pub mod server;
+pub mod session;
+pub mod wal;
+
+mod binaries;
+mod connect_options;
+mod facts;
 mod pgpass;
 mod relation;
-pub mod service;
-pub mod session;
+mod server_error;
+mod server_log;
+mod server_program;
+mod server_settings;
+mod service;
 mod session_error;
-pub mod tls;
-pub mod wal;
+mod tls;
 mod wal_page;
