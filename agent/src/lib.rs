@@ -2,12 +2,15 @@
 
 pub mod archive;
 pub mod backup;
+pub mod drill;
 pub mod engine;
 pub mod home;
 pub mod list;
 pub mod logs;
+pub mod probe;
 pub mod progress;
 pub mod repository;
+pub mod restore;
 pub mod retire;
 pub mod snapshot;
 pub mod steps;
