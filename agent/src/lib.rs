@@ -16,3 +16,4 @@ pub mod snapshot;
 pub mod steps;
 pub mod stock;
 pub mod verify;
+pub mod watch;

@@ -11,6 +11,7 @@ pub mod checksum;
 pub mod connection;
 pub mod control;
 pub mod engine;
+pub mod flush;
 pub mod history;
 pub mod inventory;
 pub mod listing;
