@@ -190,11 +190,105 @@ pub trait Copies {
     /// Where a record makes no sense.
     fn windows(&self, backups: &[(String, Value)], stock: &LogStock) -> EngineResult<Vec<Window>>;
 
-    /// Log files from a backup's start on that must all be there for it to be consistent.
+    /// The log files that must all be there for a backup to be consistent, and how many bytes of each.
     ///
     /// # Errors
     /// Where a record makes no sense.
-    fn log_of(&self, record: &Value) -> EngineResult<Vec<LogName>>;
+    fn log_of(&self, record: &Value) -> EngineResult<Vec<(LogName, u64)>>;
+
+    /// The backup from which a target can be reached.
+    ///
+    /// # Errors
+    /// Where none can, with the points that are possible.
+    fn choose(&self, choose: &Choose<'_>) -> EngineResult<Choice>;
+
+    /// The file without which no server starts on a copy: it gets its name last.
+    fn last_file(&self) -> &'static str;
+
+    /// Links that a copy needs: where, relative to it, and where to.
+    ///
+    /// # Errors
+    /// Where a tablespace has no place.
+    fn links(&self, record: &Value, moved: &[(PathBuf, PathBuf)]) -> EngineResult<Vec<(String, PathBuf)>>;
+
+    /// Makes sure that no server runs on a directory.
+    ///
+    /// # Errors
+    /// Where one does, or may.
+    fn check_not_running(&self, data_directory: &Path) -> EngineResult<()>;
+
+    /// Adds to a copy what recovery needs beside its files, durably.
+    ///
+    /// # Errors
+    /// Of the directory.
+    fn lay_down(&self, copy: &LayDown<'_>) -> EngineResult<Laid>;
+
+    /// Recovers a copy to its target with a server that nobody else can reach, makes it a database of its own, and stops it.
+    ///
+    /// # Errors
+    /// Where the target is not reached.
+    fn recover(&self, copy: &LayDown<'_>, bin_directory: Option<&Path>) -> EngineResult<Reached>;
+}
+
+/// What one wants to recover to, and from what.
+#[derive(Debug, Clone, Copy)]
+pub struct Choose<'a> {
+    /// The point.
+    pub target: &'a Target,
+    /// The branch to follow, where it is not the newest.
+    pub timeline: Option<u32>,
+    /// Backups by name, with their records; oldest first.
+    pub backups: &'a [(String, Value)],
+    /// The log.
+    pub stock: &'a LogStock,
+}
+
+/// The backup to recover from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// Which of the backups.
+    pub backup: usize,
+    /// The branch to follow.
+    pub timeline: u32,
+    /// The end of the log that is stored, as the engine writes positions.
+    pub log_end: String,
+}
+
+/// A copy whose files are in place, and where it is to be recovered to.
+#[derive(Debug, Clone, Copy)]
+pub struct LayDown<'a> {
+    /// Where it is.
+    pub data_directory: &'a Path,
+    /// The backup's record.
+    pub record: &'a Value,
+    /// Tablespaces that are at another place than they were: old, new.
+    pub tablespaces: &'a [(PathBuf, PathBuf)],
+    /// Where recovery stops.
+    pub target: &'a Target,
+    /// The branch to follow.
+    pub timeline: u32,
+    /// The end of the log that is stored.
+    pub log_end: &'a str,
+    /// What fetches log: put before `wal-fetch %f %p`.
+    pub fetch_command: &'a str,
+}
+
+/// What the engine added to a copy.
+#[derive(Debug, Clone, Default)]
+pub struct Laid {
+    /// What starts a server on it that recovers to the target.
+    pub start_command: Vec<String>,
+    /// What people should know.
+    pub notes: Vec<String>,
+}
+
+/// What recovery reached, asked of the server.
+#[derive(Debug, Clone)]
+pub struct Reached {
+    /// Position, time, branch; the engine's words.
+    pub record: Value,
+    /// What people should know.
+    pub notes: Vec<String>,
 }
 
 /// What is known of the engine named in a manifest.
