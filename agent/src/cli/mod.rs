@@ -23,6 +23,7 @@ mod prune;
 mod reference;
 mod restore;
 mod secrets;
+mod shell;
 mod target;
 mod units;
 mod values;

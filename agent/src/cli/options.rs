@@ -54,7 +54,6 @@ pub(super) struct Global {
 
 /// How much is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[expect(missing_docs, reason = "they say it")]
 pub(super) enum LogLevel {
     Off,
     Error,

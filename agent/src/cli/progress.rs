@@ -17,14 +17,14 @@ const UNKNOWN: &str = "{msg} {spinner} {binary_bytes}, {binary_bytes_per_sec}, {
 
 /// Does `work`, and shows its progress on stderr if that is a terminal and the output is text.
 pub(super) fn shown<T>(format: Format, label: &'static str, work: impl FnOnce(&Progress) -> T) -> T {
-    let progress = Progress::default();
+    let progress = &Progress::default();
     if format == Format::Json || !is_watched() {
-        return work(&progress);
+        return work(progress);
     }
     thread::scope(|scope| {
         let (working, ended) = bounded::<()>(0);
-        scope.spawn(|| draw(label, &progress, &ended));
-        let outcome = work(&progress);
+        scope.spawn(move || draw(label, progress, &ended));
+        let outcome = work(progress);
         drop(working);
         outcome
     })

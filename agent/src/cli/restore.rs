@@ -67,13 +67,16 @@ impl Arguments {
 
 fn text(request: &RestoreRequest, report: &RestoreReport) -> String {
     let seconds = report.duration_seconds;
-    let kept = (report.kept_bytes > 0).then(|| format!("{} were right already", Bytes(report.kept_bytes)));
+    let restored = &report.restored;
+    let kept = (restored.kept_bytes > 0).then(|| format!("{} were right already", Bytes(restored.kept_bytes)));
+    let removed = (restored.removed_files > 0).then(|| count(restored.removed_files, "file"));
     let block = Block::new(format!("restored {} into {}", report.backup_id, report.data_directory.display()))
-        .fact("database", format!("{} in {}", Bytes(report.restored_bytes), count(report.files, "file")))
-        .fact("written", Bytes(report.written_bytes))
+        .fact("database", format!("{} in {}", Bytes(restored.restored_bytes), count(restored.files, "file")))
+        .fact("written", Bytes(restored.written_bytes))
         .maybe("kept", kept)
-        .fact("took", format!("{}, {}", Seconds(seconds), Rate(report.restored_bytes, seconds)))
+        .fact("took", format!("{}, {}", Seconds(seconds), Rate(restored.restored_bytes, seconds)))
         .fact("target", target::told(&request.target))
+        .maybe("removed", removed)
         .maybe("reached", report.reached.as_ref())
         .notes(&report.notes);
     if report.reached.is_some() {
@@ -88,6 +91,7 @@ impl From<RestoreError> for Failure {
         match error {
             RestoreError::Repository(error) => error.into(),
             RestoreError::Engine(error) => error.into(),
+            RestoreError::Place(error) => Self::undone(&error),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use jiff::{SignedDuration, Timestamp, Zoned};
+use jiff::{SignedDuration, Timestamp, ZonedDateTime};
 
 use crate::engine::postgres::lsn::Lsn;
 use crate::repository::writer::Compression;
@@ -54,7 +54,7 @@ pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
     if let Ok(time) = text.parse::<Timestamp>() {
         return Ok(time);
     }
-    if let Ok(time) = text.parse::<Zoned>() {
+    if let Ok(time) = text.parse::<ZonedDateTime>() {
         return Ok(time.timestamp());
     }
     if let Ok(local) = text.parse::<jiff::civil::DateTime>() {
