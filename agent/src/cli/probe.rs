@@ -1,0 +1,80 @@
+//! `probe`
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Serialize;
+
+use super::exit::{Failure, Found};
+use super::options::{Connection, Global};
+use super::output;
+use super::units::Seconds;
+use crate::engine::postgres::ConnectOptions;
+use crate::probe::{self, ProbeError, ProbeResult};
+use crate::repository::ProbeAnswer;
+
+/// Asks a running server questions, and checks the answers
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    /// The questions (TOML)
+    #[arg(long, value_name = "FILE", env = "HOLDFAST_PROBES")]
+    probes: PathBuf,
+
+    #[command(flatten)]
+    connection: Connection,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  holdfast-agent probe --probes /etc/holdfast/probes.toml --service shop
+  PGPASSFILE=/etc/holdfast/pgpass holdfast-agent probe --probes probes.toml --host db.example --user probe
+
+Questions are asked read-only, by the user that is given, which need not be a superuser.
+
+Exit codes: 0 all answers are as expected; 1 some are not; 2 wrong usage; 3 could not be asked.";
+
+/// All answers, as JSON.
+#[derive(Serialize)]
+struct Report<'a> {
+    passed: bool,
+    probes: &'a [ProbeResult],
+}
+
+impl Arguments {
+    pub(super) fn run(self, global: &Global) -> Result<Found, Failure> {
+        let connection = self.connection.options()?;
+        let probes = probe::run(&connection, &probe::load(&self.probes)?, &[])?;
+        let passed = probes.iter().all(|probe| probe.passed);
+        output::report(global.output, &Report { passed, probes: &probes }, || text(&probes))?;
+        Ok(Found::wrong_if(!passed))
+    }
+}
+
+fn text(probes: &[ProbeResult]) -> String {
+    let rows = probes.iter().map(|probe| {
+        vec![
+            probe.name.clone(),
+            if probe.passed { "ok".to_owned() } else { "FAILED".to_owned() },
+            probe.answer.clone().unwrap_or_else(|| "NULL".to_owned()),
+            Seconds(probe.duration_ms as f64 / 1000.0).to_string(),
+            probe.reason.clone().unwrap_or_default(),
+        ]
+    });
+    output::table(&["probe", "", "answer", ">took", ""], rows)
+}
+
+/// What a server answers now, to be kept with a backup.
+///
+/// # Errors
+/// Where it cannot be asked.
+pub(super) fn answers(connection: &ConnectOptions, file: &Path) -> Result<Vec<ProbeAnswer>, Failure> {
+    let results = probe::run(connection, &probe::load(file)?, &[])?;
+    Ok(results.into_iter().map(|result| ProbeAnswer { name: result.name, answer: result.answer }).collect())
+}
+
+impl From<ProbeError> for Failure {
+    fn from(error: ProbeError) -> Self {
+        Self::undone(&error)
+    }
+}
