@@ -2,6 +2,7 @@
 
 pub mod archive;
 pub mod backup;
+pub mod cli;
 pub mod drill;
 pub mod engine;
 pub mod home;

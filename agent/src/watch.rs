@@ -40,7 +40,9 @@ pub struct Tick {
     pub complete_until: Option<Timestamp>,
     /// How far that is behind, in seconds.
     pub lag_seconds: Option<f64>,
-    /// Why nothing was stored this time; it is tried again.
+    /// Bytes of the log that were stored this time.
+    pub shipped_bytes: u64,
+    /// Why not everything was stored this time; it is tried again.
     pub error: Option<String>,
 }
 
@@ -82,6 +84,7 @@ pub fn watch(
         shipping: None,
         stored: None,
         last: None,
+        shipped_bytes: 0,
     };
     while !stop.load(Ordering::SeqCst) {
         let next = Instant::now() + request.interval;
@@ -103,6 +106,7 @@ struct Watcher<'a> {
     /// All segments before this one are stored, from the newest backup on.
     stored: Option<WalSegment>,
     last: Option<FlushPoint>,
+    shipped_bytes: u64,
 }
 
 impl Watcher<'_> {
@@ -165,6 +169,7 @@ impl Watcher<'_> {
                     return Err(LookError::Hole { missing: file.name });
                 }
                 log.push(&file, &source, 2)?;
+                self.shipped_bytes += u64::from(self.size.bytes());
             }
             log.drop_tail(&file)?;
             next = next.next();
@@ -196,18 +201,21 @@ impl Watcher<'_> {
         }
         if let Some((_, shipping)) = &mut self.shipping {
             let end = point.lsn.bytes_since(current.start());
+            let before = shipping.shipped();
             log.ship_tail(shipping, &self.wal.join(current.to_string()), end, Some(point.at))?;
+            self.shipped_bytes += shipping.shipped().saturating_sub(before);
         }
         Ok(())
     }
 
-    fn tick(&self, error: Option<LookError>) -> Tick {
+    fn tick(&mut self, error: Option<LookError>) -> Tick {
         let at = Timestamp::now();
         Tick {
             at,
             position: self.last.as_ref().map(|point| point.lsn.to_string()),
             complete_until: self.last.as_ref().map(|point| point.at),
             lag_seconds: self.last.as_ref().map(|point| point.seen.elapsed().as_secs_f64()),
+            shipped_bytes: std::mem::take(&mut self.shipped_bytes),
             error: error.map(|error| error.to_string()),
         }
     }

@@ -119,7 +119,7 @@ pub(super) fn arguments(copy: &LayDown<'_>, action: TargetAction) -> EngineResul
 
 /// Settings that make a server recover the copy to the end of the log that was stored when it was chosen, and no further.
 pub(super) fn arguments_to_end(copy: &LayDown<'_>, action: TargetAction) -> Vec<(String, String)> {
-    let fetch = format!("{} wal-fetch --until-lsn {} %f %p", copy.fetch_command, copy.log_end);
+    let fetch = format!("{} wal-fetch --until {} %f %p", copy.fetch_command, copy.log_end);
     recovery_arguments(&RecoveryTarget::Latest, &fetch, Timeline(copy.timeline), action)
 }
 
