@@ -379,9 +379,8 @@ def check(repository):
         counts[kind] = counts.get(kind, 0) + 1
     for names in repository.backups():
         manifest, pages = repository.manifest(*names), Pages(repository, names[0])
-        for found in maps_of(repository, manifest):
-            for entry in filter(None, found.entries):
-                pages.read(entry)
+        for entry in sorted(entry for found in maps_of(repository, manifest) for entry in found.entries if entry):
+            pages.read(entry)
     for _ in logs(repository):
         pass
     return counts
