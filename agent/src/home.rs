@@ -88,7 +88,11 @@ fn choose(lineages: &[Lineage], identity: &Identity, choice: &Choice) -> Reposit
 }
 
 fn names(lineages: &[Lineage]) -> String {
-    lineages.iter().map(|lineage| format!("{} (lineage {})", lineage.owner, lineage.lineage)).collect::<Vec<_>>().join(", ")
+    lineages
+        .iter()
+        .map(|lineage| format!("{} (lineage {})", lineage.owner, lineage.lineage))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn no_such_lineage(name: &str, lineages: &[Lineage]) -> RepositoryError {
@@ -114,11 +118,17 @@ pub fn to_read(store: Arc<dyn Store>, system_id: Option<&str>, lineage: Option<&
     let system_id = match (system_id, systems.as_slice()) {
         (Some(named), _) if systems.iter().any(|system| system == named) => named.to_owned(),
         (Some(named), _) => {
-            return Err(RepositoryError::Absent(format!("there is no system {named} in {}", repository.store().location())));
+            return Err(RepositoryError::Absent(format!(
+                "there is no system {named} in {}",
+                repository.store().location()
+            )));
         }
         (None, [only]) => only.clone(),
         (None, []) => {
-            return Err(RepositoryError::Absent(format!("the repository {} is empty: run `backup` first", repository.store().location())));
+            return Err(RepositoryError::Absent(format!(
+                "the repository {} is empty: run `backup` first",
+                repository.store().location()
+            )));
         }
         (None, several) => {
             return Err(RepositoryError::Refused(format!(
@@ -136,7 +146,9 @@ pub fn to_read(store: Arc<dyn Store>, system_id: Option<&str>, lineage: Option<&
     };
     let lineage = found.ok_or_else(|| match lineage {
         Some(name) => no_such_lineage(name, &lineages),
-        None => RepositoryError::Absent(format!("system {system_id} has no backup in {}", repository.store().location())),
+        None => {
+            RepositoryError::Absent(format!("system {system_id} has no backup in {}", repository.store().location()))
+        }
     })?;
     Ok(Home { repository, system, lineage })
 }

@@ -1,10 +1,15 @@
 //! The Holdfast agent: backs up, archives, verifies and restores a database, and proves that it can be brought back.
 
+pub mod archive;
 pub mod backup;
 pub mod engine;
 pub mod home;
+pub mod list;
 pub mod logs;
 pub mod progress;
 pub mod repository;
+pub mod retire;
 pub mod snapshot;
 pub mod steps;
+pub mod stock;
+pub mod verify;

@@ -55,7 +55,7 @@ pub struct Row {
 pub struct Mark {
     /// The server's clock.
     pub time: SystemTime,
-    /// The end of the log.
+    /// Up to where the log was durable: all acknowledged commits end at or before it, all later ones start behind it.
     pub position: PgLsn,
     /// The restore point made there.
     pub name: String,

@@ -6,8 +6,9 @@ use std::time::{Duration, SystemTime};
 use holdfast_tests::account::{self, Scratch};
 use holdfast_tests::agent::Agent;
 use holdfast_tests::faults::{self, SmallDisk};
-use holdfast_tests::ledger::{self, Discrepancy, Load, Pace, Target};
+use holdfast_tests::ledger::{self, Discrepancy, Load, Mark, Pace, Target};
 use holdfast_tests::postgres::{Major, Options, Server, Shutdown};
+use holdfast_tests::wait;
 use rstest::rstest;
 
 #[rstest]
@@ -103,6 +104,47 @@ fn a_mark_tells_the_rows_before_it_from_those_after() {
     }
     let late = Target::Time(SystemTime::now());
     assert_eq!(record.check(&mut client, &late).unwrap().required, record.rows.len());
+}
+
+/// PostgreSQL's own base backup and recovery, as the measure of what the check calls exact.
+#[rstest]
+#[case::time(Major::V16, |mark: &Mark| Target::Time(mark.time))]
+#[case::position(Major::V18, |mark: &Mark| Target::Position(mark.position))]
+fn a_copy_recovered_to_a_mark_holds_exactly_the_rows_before_it(
+    #[case] major: Major,
+    #[case] target: fn(&Mark) -> Target,
+) {
+    let scratch = Scratch::new();
+    let (log, copy) = (scratch.directory("log"), scratch.path().join("copy"));
+    let archive = format!("archive_command = 'cp %p {}/%f'", log.display());
+    let server = Server::create(major, &Options::new().conf("archive_mode = on").conf(archive));
+    let mut client = server.client("postgres");
+    ledger::create_table(&mut client);
+    let load = Load::start(&server.config("postgres"), Pace { rows_per_second: None, ..Pace::default() });
+    load.wait_for(50);
+    server.run("pg_basebackup", &["--pgdata", copy.to_str().unwrap(), "--checkpoint=fast", "--no-sync"]);
+    load.wait_for(50);
+    let mark = load.mark(&mut client, "between");
+    load.wait_for(50);
+    let record = load.stop();
+    server.wait_archived(&server.switch_wal());
+
+    let target = target(&mark);
+    let [option, value] = <[String; 2]>::try_from(target.arguments()).unwrap();
+    // The server knows no "Z" yet when it reads its command line (case E3).
+    let value = value.replace('Z', "+00");
+    let setting = format!("recovery_{}={value}", option.trim_start_matches('-').replace('-', "_"));
+    let recovery = Options::new().setting(setting).setting(format!("restore_command=cp {}/%f %p", log.display()));
+    std::fs::write(copy.join("recovery.signal"), "").unwrap();
+    let mut recovered = Server::over(major, &copy, &recovery.setting("recovery_target_action=promote"));
+    recovered.start();
+    wait::until(Duration::from_secs(30), "the end of recovery", || {
+        (!recovered.value::<bool>("SELECT pg_is_in_recovery()")).then_some(())
+    });
+    let verified = record.check(&mut recovered.client("postgres"), &target).unwrap();
+    assert_eq!(verified.required, verified.present);
+    assert_eq!(verified.required + verified.excluded, record.rows.len());
+    assert!(verified.required >= 100 && verified.excluded >= 50, "{verified:?}");
 }
 
 #[rstest]
@@ -202,7 +244,10 @@ fn of(directory: &std::path::Path) -> String {
 #[test]
 fn the_agent_runs_as_the_user_of_the_servers() {
     let agent = Agent::new("memory://").env("SECRET", "it's $HOME");
-    assert!(agent.run(&["--version"]).was_killed() || agent.run(&["--version"]).code() == Some(0));
+    agent.run(&["--version"]).expect_code(0);
+    assert_eq!(agent.spawn(&["--version"]).wait(Duration::from_secs(10)).code(), Some(0));
+    let user = account::run(account::command("/usr/bin/id").arg("-u"));
+    assert_ne!(user.trim(), "0", "PostgreSQL's files must stay its user's");
     let script = std::fs::read_to_string(agent.script()).unwrap();
     assert!(script.contains(r"export SECRET='it'\''s $HOME'"), "{script}");
     assert!(agent.archive_command().ends_with("/agent wal-push %p"));

@@ -190,11 +190,11 @@ pub trait Copies {
     /// Where a record makes no sense.
     fn windows(&self, backups: &[(String, Value)], stock: &LogStock) -> EngineResult<Vec<Window>>;
 
-    /// Log files from a backup's start on that must all be there for it to be consistent.
+    /// The log files that must all be there for a backup to be consistent, and how many bytes of each.
     ///
     /// # Errors
     /// Where a record makes no sense.
-    fn log_of(&self, record: &Value) -> EngineResult<Vec<LogName>>;
+    fn log_of(&self, record: &Value) -> EngineResult<Vec<(LogName, u64)>>;
 }
 
 /// What is known of the engine named in a manifest.

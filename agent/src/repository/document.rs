@@ -148,6 +148,9 @@ mod tests {
     #[test]
     fn a_document_of_another_kind_is_refused() {
         let refused = unseal::<Other>(&seal(&note())).unwrap_err();
-        assert_eq!(refused.to_string(), "it is no other of a version this agent can read: it is a \"note\" of format 1");
+        assert_eq!(
+            refused.to_string(),
+            "it is no other of a version this agent can read: it is a \"note\" of format 1"
+        );
     }
 }

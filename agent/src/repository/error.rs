@@ -17,7 +17,9 @@ pub enum RepositoryError {
     #[error(transparent)]
     Damaged(#[from] Damage),
     /// An object with that name is there and holds something else.
-    #[error("{object} already exists with other content (there {there}, here {here}): nothing was overwritten. {advice}")]
+    #[error(
+        "{object} already exists with other content (there {there}, here {here}): nothing was overwritten. {advice}"
+    )]
     Conflict {
         /// The object's key.
         object: String,

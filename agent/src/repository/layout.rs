@@ -98,6 +98,11 @@ impl Layout {
         self.below(&["lineages", lineage, "position.json"])
     }
 
+    /// All leases of a lineage.
+    pub fn leases(&self, lineage: &str) -> Key {
+        self.below(&["lineages", lineage, "leases"])
+    }
+
     /// A lease of a lineage.
     pub fn lease(&self, lineage: &str, work: &str) -> Key {
         self.below(&["lineages", lineage, "leases", work])

@@ -20,6 +20,8 @@ pub const TERM: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Record {
+    lineage: String,
+    work: String,
     holder: String,
     host: String,
     process: Process,
@@ -95,11 +97,20 @@ impl Lease {
         let mut held = Held {
             store: system.store.clone(),
             key,
-            record: Record { holder: hex::encode(random_bytes()), host, process: Process::this(), until: Timestamp::UNIX_EPOCH },
+            record: Record {
+                lineage: lineage.to_owned(),
+                work: work.to_owned(),
+                holder: hex::encode(random_bytes()),
+                host,
+                process: Process::this(),
+                until: Timestamp::UNIX_EPOCH,
+            },
             version: current.map(|(_, version)| version),
         };
         if !held.renew()? {
-            return Err(RepositoryError::Busy(format!("another {work} of lineage {lineage} began at the same moment: try again later")));
+            return Err(RepositoryError::Busy(format!(
+                "another {work} of lineage {lineage} began at the same moment: try again later"
+            )));
         }
         let (stop, stopped) = channel();
         let renewer = std::thread::spawn(move || {
@@ -133,6 +144,17 @@ impl Drop for Lease {
             let _ = renewer.join();
         }
     }
+}
+
+/// Reads a lease and says what is wrong with it, if anything.
+pub(super) fn check(system: &System, lineage: &str, key: &Key) -> RepositoryResult<()> {
+    let (record, _) = document::read::<Record>(system.store(), key)?;
+    if record.lineage != lineage || record.work != key.name() {
+        return Err(
+            super::Damage::of(key, format!("it is the lease {} of lineage {}", record.work, record.lineage)).into()
+        );
+    }
+    Ok(())
 }
 
 #[derive(Debug)]

@@ -46,6 +46,8 @@ pub struct LogHeader {
     pub from: u64,
     /// How many bytes are in here.
     pub size: u64,
+    /// How many bytes the file has on the server; of one that is still being written, more than are known.
+    pub file_size: u64,
     /// When it was stored, by the agent's clock.
     pub stored_at: Timestamp,
     /// For a piece: which attempt at this file it belongs to, and what was before it.
@@ -109,20 +111,26 @@ pub(super) fn pack(
     piece: Option<Piece>,
     threads: usize,
 ) -> RepositoryResult<(LogHeader, Bytes)> {
-    let failed = |error| RepositoryError::Local { action: "reading", path: source.display().to_string(), source: error };
+    let failed =
+        |error| RepositoryError::Local { action: "reading", path: source.display().to_string(), source: error };
     let file = File::open(source).map_err(failed)?;
     let size = range.end - range.start;
     let frames: Mutex<Vec<Option<(LogFrame, Vec<u8>)>>> = Mutex::new(vec![None; size.div_ceil(FRAME) as usize]);
-    in_parallel(threads, size.div_ceil(FRAME) as usize, || Vec::new(), |plain: &mut Vec<u8>, number| {
-        let offset = number as u64 * FRAME;
-        plain.resize((size - offset).min(FRAME) as usize, 0);
-        file.read_exact_at(plain, range.start + offset)?;
-        let stored = zstd::bulk::compress(plain, LEVEL)?;
-        let blake3 = blake3::hash(plain).to_hex().to_string();
-        let frame = LogFrame { stored: stored.len() as u32, size: plain.len() as u32, blake3 };
-        frames.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some((frame, stored));
-        Ok(())
-    })
+    in_parallel(
+        threads,
+        size.div_ceil(FRAME) as usize,
+        || Vec::new(),
+        |plain: &mut Vec<u8>, number| {
+            let offset = number as u64 * FRAME;
+            plain.resize((size - offset).min(FRAME) as usize, 0);
+            file.read_exact_at(plain, range.start + offset)?;
+            let stored = zstd::bulk::compress(plain, LEVEL)?;
+            let blake3 = blake3::hash(plain).to_hex().to_string();
+            let frame = LogFrame { stored: stored.len() as u32, size: plain.len() as u32, blake3 };
+            frames.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some((frame, stored));
+            Ok(())
+        },
+    )
     .map_err(failed)?;
     let frames: Vec<(LogFrame, Vec<u8>)> =
         frames.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect();
@@ -133,6 +141,7 @@ pub(super) fn pack(
         name: address.file.name.clone(),
         from: range.start,
         size,
+        file_size: file.metadata().map_err(failed)?.len(),
         stored_at: Timestamp::now(),
         piece,
         frames: frames.iter().map(|(frame, _)| frame.clone()).collect(),
@@ -173,7 +182,10 @@ impl Container {
         let (header, frames_at) = take_apart(&body).map_err(damaged)?;
         let says = (header.system_id.as_str(), header.lineage.as_str(), &header.branch, &header.name);
         if says != (address.system.id.as_str(), address.lineage, &address.file.branch, &address.file.name) {
-            let found = format!("it holds {}/{} of lineage {} of system {}", header.branch, header.name, header.lineage, header.system_id);
+            let found = format!(
+                "it holds {}/{} of lineage {} of system {}",
+                header.branch, header.name, header.lineage, header.system_id
+            );
             return Err(damaged(found).into());
         }
         Ok(Self { key: key.clone(), header, body, frames_at })
@@ -192,20 +204,25 @@ impl Container {
             stored_at += frame.stored as usize;
             plain_at += u64::from(frame.size);
         }
-        in_parallel(threads, starts.len(), || (), |(), number| {
-            let (frame, (stored_at, plain_at)) = (&self.header.frames[number], starts[number]);
-            let stored = &self.body[stored_at..stored_at + frame.stored as usize];
-            let plain = zstd::bulk::decompress(stored, frame.size as usize)
-                .map_err(|error| Damage::of(&self.key, format!("frame {number} does not decompress ({error})")))?;
-            if blake3::hash(&plain).to_hex().as_str() != frame.blake3 || plain.len() != frame.size as usize {
-                return Err(Damage::of(&self.key, format!("frame {number} is not what was archived")).into());
-            }
-            each(plain_at, &plain).map_err(|error| RepositoryError::Local {
-                action: "writing",
-                path: self.header.name.clone(),
-                source: error,
-            })
-        })
+        in_parallel(
+            threads,
+            starts.len(),
+            || (),
+            |(), number| {
+                let (frame, (stored_at, plain_at)) = (&self.header.frames[number], starts[number]);
+                let stored = &self.body[stored_at..stored_at + frame.stored as usize];
+                let plain = zstd::bulk::decompress(stored, frame.size as usize)
+                    .map_err(|error| Damage::of(&self.key, format!("frame {number} does not decompress ({error})")))?;
+                if blake3::hash(&plain).to_hex().as_str() != frame.blake3 || plain.len() != frame.size as usize {
+                    return Err(Damage::of(&self.key, format!("frame {number} is not what was archived")).into());
+                }
+                each(plain_at, &plain).map_err(|error| RepositoryError::Local {
+                    action: "writing",
+                    path: self.header.name.clone(),
+                    source: error,
+                })
+            },
+        )
     }
 }
 
@@ -258,7 +275,12 @@ impl System {
 impl Log<'_> {
     fn key(&self, file: &LogName) -> RepositoryResult<Key> {
         let bad = |error: super::store::BadKey| RepositoryError::Refused(error.to_string());
-        self.system.layout.log(self.lineage).child(&file.branch).and_then(|branch| branch.child(&file.name)).map_err(bad)
+        self.system
+            .layout
+            .log(self.lineage)
+            .child(&file.branch)
+            .and_then(|branch| branch.child(&file.name))
+            .map_err(bad)
     }
 
     pub(super) fn address<'b>(&'b self, file: &'b LogName) -> Address<'b> {
@@ -271,7 +293,8 @@ impl Log<'_> {
     /// # Errors
     /// [`RepositoryError::Conflict`] for other content; the store's.
     pub fn push(&self, file: &LogName, source: &Path, threads: usize) -> RepositoryResult<Pushed> {
-        let failed = |error| RepositoryError::Local { action: "reading", path: source.display().to_string(), source: error };
+        let failed =
+            |error| RepositoryError::Local { action: "reading", path: source.display().to_string(), source: error };
         let size = std::fs::metadata(source).map_err(failed)?.len();
         let (header, bytes) = pack(&self.address(file), source, 0..size, None, threads)?;
         let key = self.key(file)?;
@@ -317,7 +340,8 @@ impl Log<'_> {
         let container = Container::read(&self.address(file), &self.key(file)?)?;
         let content = Mutex::new(vec![0; container.header.size as usize]);
         container.content(1, &|at, bytes| {
-            content.lock().unwrap_or_else(PoisonError::into_inner)[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+            content.lock().unwrap_or_else(PoisonError::into_inner)[at as usize..at as usize + bytes.len()]
+                .copy_from_slice(bytes);
             Ok(())
         })?;
         Ok(content.into_inner().unwrap_or_else(PoisonError::into_inner))
@@ -367,13 +391,13 @@ impl Log<'_> {
 
 /// Writes a file beside `target` and renames it there once `fill` is done.
 pub(super) fn write_whole(target: &Path, fill: impl FnOnce(&File) -> RepositoryResult<()>) -> RepositoryResult<()> {
-    let failed = |error| RepositoryError::Local { action: "writing", path: target.display().to_string(), source: error };
+    let failed =
+        |error| RepositoryError::Local { action: "writing", path: target.display().to_string(), source: error };
     let mut name = target.file_name().unwrap_or_default().to_owned();
     name.push(".holdfast-part");
     let part = target.with_file_name(name);
     step("write the log file beside its place");
-    let mut file =
-        File::options().write(true).create(true).truncate(true).mode(0o600).open(&part).map_err(failed)?;
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&part).map_err(failed)?;
     let filled = fill(&file).and_then(|()| {
         file.flush().map_err(failed)?;
         step("rename the log file into its place");

@@ -185,6 +185,9 @@ impl Manifest {
         if bytes > most || most - bytes > files.saturating_mul(super::pack::PAGE_SIZE as u64) {
             return Some(format!("it claims {bytes} bytes in {pages} pages of {files} files"));
         }
-        self.maps.iter().find(|map| map.size > super::map::MAP_LIMIT).map(|map| format!("it claims a map of {} bytes", map.size))
+        self.maps
+            .iter()
+            .find(|map| map.size > super::map::MAP_LIMIT)
+            .map(|map| format!("it claims a map of {} bytes", map.size))
     }
 }

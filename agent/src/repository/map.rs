@@ -165,11 +165,7 @@ impl Draft {
         Self::build(files, table, Some((base, base_table)))
     }
 
-    fn build(
-        files: &[FilePart],
-        table: &PageTable,
-        base: Option<([u8; 32], &PageTable)>,
-    ) -> std::io::Result<Self> {
+    fn build(files: &[FilePart], table: &PageTable, base: Option<([u8; 32], &PageTable)>) -> std::io::Result<Self> {
         let mut encoder = RunEncoder::default();
         let mut page = 0;
         while page < table.len() {
@@ -340,7 +336,8 @@ fn pack_ref(entry: &[u8]) -> PackRef {
 }
 
 fn expand(stored: &[u8], plain: usize) -> Result<Vec<u8>, String> {
-    let bytes = zstd::bulk::decompress(stored, plain).map_err(|error| format!("a section does not decompress: {error}"))?;
+    let bytes =
+        zstd::bulk::decompress(stored, plain).map_err(|error| format!("a section does not decompress: {error}"))?;
     if bytes.len() == plain { Ok(bytes) } else { Err("a section is shorter than stated".to_owned()) }
 }
 
@@ -360,7 +357,10 @@ fn check_files(files: &[FilePart], pages: u32) -> Result<(), String> {
         }
         let whole = part.size.div_ceil(PAGE_SIZE as u64);
         let end = part.first_page.checked_add(u64::from(part.pages));
-        if part.pages > PART_PAGES || end.is_none_or(|end| end > whole) || (part.pages < PART_PAGES && end != Some(whole)) {
+        if part.pages > PART_PAGES
+            || end.is_none_or(|end| end > whole)
+            || (part.pages < PART_PAGES && end != Some(whole))
+        {
             return Err(format!("it claims {} pages of {} with {} bytes", part.pages, part.path, part.size));
         }
         sum += u64::from(part.pages);
@@ -384,7 +384,8 @@ impl Parsed<'_> {
             table.places[..known].copy_from_slice(&base.table.places[..known]);
         }
         let own = u32::try_from(self.packs.len()).map_err(|_| "too many packs".to_owned())?;
-        let mut decoder = RunDecoder { runs: Cursor::new(&self.runs), hashes: Cursor::new(self.hashes), offset, own, last: None };
+        let mut decoder =
+            RunDecoder { runs: Cursor::new(&self.runs), hashes: Cursor::new(self.hashes), offset, own, last: None };
         let covered = decoder.fill(&mut table, known, base.is_some())?;
         if covered < self.pages {
             return Err(format!("it places {covered} of its {} pages", self.pages));

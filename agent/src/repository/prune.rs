@@ -85,7 +85,7 @@ impl PrunePlan {
 }
 
 /// Makes a [`LogNeeds`] for one lineage, from the backups that stay and whether each keeps the log after it.
-pub type NeedsOf<'a> = dyn Fn(&[(Manifest, Decision)]) -> Box<dyn LogNeeds> + 'a;
+pub type NeedsOf<'a> = dyn Fn(&[(Manifest, Decision)]) -> RepositoryResult<Box<dyn LogNeeds>> + 'a;
 
 /// What a prune is asked for.
 #[derive(Debug, Clone)]
@@ -133,7 +133,11 @@ pub fn plan(system: &System, request: &Request, needs_of: &NeedsOf<'_>) -> Repos
     Ok(plan)
 }
 
-fn candidates(system: &System, lineage: &str) -> RepositoryResult<Vec<Candidate>> {
+/// The backups of a lineage, as retention sees them.
+///
+/// # Errors
+/// The store's, and damage.
+pub fn candidates(system: &System, lineage: &str) -> RepositoryResult<Vec<Candidate>> {
     let mut candidates = Vec::new();
     for id in system.backups(lineage)? {
         let (manifest, _) = system.manifest(lineage, &id)?;
@@ -187,11 +191,11 @@ fn plan_log(
     needs_of: &NeedsOf<'_>,
     plan: &mut PrunePlan,
 ) -> RepositoryResult<()> {
-    // Log goes with the backups it belongs to; with none that goes, or none that stays, all of it stays.
-    if kept.is_empty() || decided.iter().all(|(_, decision)| decision.keeps() && *decision != Decision::Pinned) && kept.iter().all(|(_, decision)| *decision == Decision::NoPolicy) {
+    // With no backup that stays, nothing says what log is for; with no retention, nothing is let go.
+    if kept.is_empty() || decided.iter().all(|(_, decision)| *decision == Decision::NoPolicy) {
         return Ok(());
     }
-    let needs = needs_of(kept);
+    let needs = needs_of(kept)?;
     for prefix in [system.layout.log(lineage), system.layout.tails(lineage)] {
         let depth = prefix.as_str().split('/').count();
         system.store().list(&prefix, &mut |entry| {
@@ -327,16 +331,20 @@ fn tombstones(system: &System) -> RepositoryResult<Vec<(Key, Tombstone)>> {
         keys.push(entry.key);
         Walk::On
     })?;
-    keys.into_iter()
-        .map(|key| {
-            let (tombstone, _) = document::read::<Tombstone>(system.store(), &key)?;
-            if tombstone.name == key.name() {
-                Ok((key, tombstone))
-            } else {
-                Err(Damage::of(&key, format!("it is the mark {}", tombstone.name)).into())
-            }
-        })
-        .collect()
+    keys.into_iter().map(|key| Ok((key.clone(), tombstone(system, &key)?))).collect()
+}
+
+fn tombstone(system: &System, key: &Key) -> RepositoryResult<Tombstone> {
+    let (tombstone, _) = document::read::<Tombstone>(system.store(), key)?;
+    if tombstone.name != key.name() {
+        return Err(Damage::of(key, format!("it is the mark {}", tombstone.name)).into());
+    }
+    Ok(tombstone)
+}
+
+/// Reads a mark and says what is wrong with it, if anything.
+pub(super) fn check(system: &System, key: &Key) -> RepositoryResult<()> {
+    tombstone(system, key).map(|_| ())
 }
 
 /// The digests of everything that is marked.

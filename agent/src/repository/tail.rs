@@ -139,7 +139,10 @@ impl Log<'_> {
             && self.system().store().get(&key, u64::MAX)?.body != bytes
         {
             *shipping = self.begin_tail(&file)?;
-            return Err(RepositoryError::Busy(format!("another agent is shipping the tail of {}/{} too", file.branch, file.name)));
+            return Err(RepositoryError::Busy(format!(
+                "another agent is shipping the tail of {}/{} too",
+                file.branch, file.name
+            )));
         }
         hash_range(&mut shipping.hasher, source, shipping.shipped..end)?;
         shipping.shipped = end;
@@ -205,7 +208,11 @@ impl Log<'_> {
             let expected: u64 = newest.iter().map(|piece| piece.header.size).sum();
             if container.header.from != expected {
                 let from = container.header.from;
-                return Err(Damage::of(&key, format!("it begins at byte {from}; the piece from byte {expected} is missing")).into());
+                return Err(Damage::of(
+                    &key,
+                    format!("it begins at byte {from}; the piece from byte {expected} is missing"),
+                )
+                .into());
             }
             newest.push(container);
         }
@@ -236,26 +243,30 @@ impl Log<'_> {
         self.pour(&pieces, &|_, _| Ok(())).map(Some)
     }
 
-    /// Writes the tail of `file` to `target` as a file of `size` bytes, zeros behind the tail's end. `false` where there is none.
+    /// Writes the tail of `file` to `target`, as large as the file was on the server, with zeros behind the tail's end.
+    /// `false` where there is none.
     ///
     /// # Errors
     /// The store's, damage, and of the target.
-    pub fn fetch_tail(&self, file: &LogName, target: &Path, size: u64, limit: Option<u64>) -> RepositoryResult<bool> {
+    pub fn fetch_tail(&self, file: &LogName, target: &Path) -> RepositoryResult<bool> {
         let Some(pieces) = self.newest_pieces(file)? else {
             return Ok(false);
         };
-        let failed = |error| RepositoryError::Local { action: "writing", path: target.display().to_string(), source: error };
+        let failed =
+            |error| RepositoryError::Local { action: "writing", path: target.display().to_string(), source: error };
+        let size = pieces.iter().map(|piece| piece.header.file_size).max().unwrap_or(0);
         write_whole(target, |out| {
-            let end = self.pour(&pieces, &|at, bytes| out.write_all_at(bytes, at))?;
-            if let Some(limit) = limit.filter(|&limit| limit < end) {
-                out.set_len(limit).map_err(failed)?;
-            }
+            self.pour(&pieces, &|at, bytes| out.write_all_at(bytes, at))?;
             out.set_len(size).map_err(failed)
         })?;
         Ok(true)
     }
 
-    fn pour(&self, pieces: &[Container], each: &(dyn Fn(u64, &[u8]) -> std::io::Result<()> + Sync)) -> RepositoryResult<u64> {
+    fn pour(
+        &self,
+        pieces: &[Container],
+        each: &(dyn Fn(u64, &[u8]) -> std::io::Result<()> + Sync),
+    ) -> RepositoryResult<u64> {
         let hasher = Mutex::new(blake3::Hasher::new());
         let mut at = 0;
         for container in pieces {
@@ -265,7 +276,11 @@ impl Log<'_> {
                     branch: container.header.branch.clone(),
                     name: container.header.name.clone(),
                 })?;
-                return Err(Damage::of(&directory, format!("the pieces before byte {at} are not those that were shipped")).into());
+                return Err(Damage::of(
+                    &directory,
+                    format!("the pieces before byte {at} are not those that were shipped"),
+                )
+                .into());
             }
             container.content(1, &|offset, bytes| {
                 hasher.lock().unwrap_or_else(PoisonError::into_inner).update(bytes);
@@ -309,7 +324,9 @@ impl Log<'_> {
         let key = self.system().layout.position(self.lineage());
         match document::read::<Position>(self.system().store(), &key) {
             Ok((position, _)) if position.lineage == self.lineage() => Ok(Some(position)),
-            Ok((position, _)) => Err(Damage::of(&key, format!("it is the position of lineage {}", position.lineage)).into()),
+            Ok((position, _)) => {
+                Err(Damage::of(&key, format!("it is the position of lineage {}", position.lineage)).into())
+            }
             Err(RepositoryError::Store(error)) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
@@ -317,7 +334,8 @@ impl Log<'_> {
 }
 
 fn hash_range(hasher: &mut blake3::Hasher, source: &Path, range: std::ops::Range<u64>) -> RepositoryResult<()> {
-    let failed = |error| RepositoryError::Local { action: "reading", path: source.display().to_string(), source: error };
+    let failed =
+        |error| RepositoryError::Local { action: "reading", path: source.display().to_string(), source: error };
     let mut file = File::open(source).map_err(failed)?;
     std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(range.start)).map_err(failed)?;
     let mut rest = file.take(range.end - range.start);

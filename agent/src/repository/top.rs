@@ -98,7 +98,10 @@ impl Repository {
     /// The store's.
     pub fn systems(&self) -> RepositoryResult<Vec<String>> {
         let names = self.store.children(&Key::root())?;
-        Ok(names.into_iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')).collect())
+        Ok(names
+            .into_iter()
+            .filter(|name| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'))
+            .collect())
     }
 
     /// One system's part.
@@ -160,7 +163,11 @@ impl System {
         let key = self.layout.lineage(name);
         let (lineage, _) = document::read::<Lineage>(&*self.store, &key)?;
         if lineage.lineage != name || lineage.system_id != self.id || lineage.repository_id != self.repository_id {
-            return Err(Damage::of(&key, format!("it is the record of lineage {} of system {}", lineage.lineage, lineage.system_id)).into());
+            return Err(Damage::of(
+                &key,
+                format!("it is the record of lineage {} of system {}", lineage.lineage, lineage.system_id),
+            )
+            .into());
         }
         Ok(lineage)
     }
@@ -211,7 +218,11 @@ impl System {
         let manifest: Manifest = document::unseal(&object.body).map_err(|fault| Damage::of(&key, fault.to_string()))?;
         let names = (&manifest.repository_id, &manifest.system_id, manifest.lineage.as_str(), &manifest.backup_id);
         if names != (&self.repository_id, &self.id, lineage, id) {
-            return Err(Damage::of(&key, format!("it is the manifest of backup {} of lineage {}", manifest.backup_id, manifest.lineage)).into());
+            return Err(Damage::of(
+                &key,
+                format!("it is the manifest of backup {} of lineage {}", manifest.backup_id, manifest.lineage),
+            )
+            .into());
         }
         if let Some(fault) = manifest.fault() {
             return Err(Damage::of(&key, fault).into());
@@ -274,18 +285,18 @@ impl System {
     /// # Errors
     /// The store's, and damage.
     pub fn evidence(&self, lineage: &str, id: &BackupId) -> RepositoryResult<Vec<Evidence>> {
-        let mut keys = Vec::new();
-        self.store.list(&self.layout.evidence(lineage, id.as_str()), &mut |entry| {
-            keys.push(entry.key);
-            Walk::On
-        })?;
+        let keys = self.keys(&self.layout.evidence(lineage, id.as_str()))?;
         keys.iter().map(|key| self.evidence_at(key, id)).collect()
     }
 
     pub(super) fn evidence_at(&self, key: &Key, id: &BackupId) -> RepositoryResult<Evidence> {
         let (evidence, _) = document::read::<Evidence>(&*self.store, key)?;
         if evidence.backup_id != *id || Some(key.name()) != Some(evidence_name(&evidence).as_str()) {
-            return Err(Damage::of(key, format!("it is evidence of backup {} from {}", evidence.backup_id, evidence.finished)).into());
+            return Err(Damage::of(
+                key,
+                format!("it is evidence of backup {} from {}", evidence.backup_id, evidence.finished),
+            )
+            .into());
         }
         Ok(evidence)
     }
@@ -342,9 +353,64 @@ impl System {
         let body = self.store.get(&key, MAP_LIMIT)?.body;
         if body.len() as u64 != size || Sha256::digest(&body).as_slice() != digest {
             let found = hex::encode(Sha256::digest(&body));
-            return Err(Damage::of(&key, format!("it has {} bytes with sha256 {found}, the manifest says {size} bytes", body.len())).into());
+            return Err(Damage::of(
+                &key,
+                format!("it has {} bytes with sha256 {found}, the manifest says {size} bytes", body.len()),
+            )
+            .into());
         }
         Ok((key, body))
+    }
+
+    /// Reads every document of a lineage but the manifests, and the marks of prunes; says which are damaged.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn check_documents(&self, lineage: &str) -> RepositoryResult<(u64, Vec<Damage>)> {
+        let (mut checked, mut damage) = (0, Vec::new());
+        let mut note = |result: RepositoryResult<()>| {
+            checked += 1;
+            match result {
+                Ok(()) => Ok(()),
+                Err(error) => error.as_damage().map(|found| damage.push(found)).ok_or(error),
+            }
+        };
+        note(self.lineage(lineage).map(|_| ()))?;
+        note(self.log(lineage).position().map(|_| ()))?;
+        for key in self.keys(&self.layout.leases(lineage))? {
+            note(super::lease::check(self, lineage, &key))?;
+        }
+        for key in self.keys(&self.layout.tombstones())? {
+            note(super::prune::check(self, &key))?;
+        }
+        for key in self.keys(&self.layout.backups(lineage))? {
+            let mut parts = key.as_str().rsplit('/');
+            let (name, above, id) = (parts.next(), parts.next(), parts.next());
+            if name == Some("pin.json") {
+                note(self.check_pin(&key, above.unwrap_or_default()))?;
+            } else if let (Some("evidence"), Some(Ok(id))) = (above, id.map(str::parse::<BackupId>)) {
+                note(self.evidence_at(&key, &id).map(|_| ()))?;
+            }
+        }
+        Ok((checked, damage))
+    }
+
+    fn check_pin(&self, key: &Key, id: &str) -> RepositoryResult<()> {
+        let (pin, _) = document::read::<Pin>(&*self.store, key)?;
+        if pin.backup_id.as_str() == id {
+            Ok(())
+        } else {
+            Err(Damage::of(key, format!("it pins {}", pin.backup_id)).into())
+        }
+    }
+
+    fn keys(&self, prefix: &Key) -> RepositoryResult<Vec<Key>> {
+        let mut keys = Vec::new();
+        self.store.list(prefix, &mut |entry| {
+            keys.push(entry.key);
+            Walk::On
+        })?;
+        Ok(keys)
     }
 
     /// Lineages by name, for looking up parents.

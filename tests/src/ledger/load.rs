@@ -1,7 +1,7 @@
 //! The writers.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
@@ -40,6 +40,8 @@ pub struct Load {
 struct Shared {
     stop: AtomicBool,
     acknowledged: AtomicUsize,
+    /// The farthest position that anybody knows to be durable: what is sent from now on is committed behind it.
+    durable: AtomicU64,
     /// Held for reading while a row is written, for writing while no row may be.
     gate: RwLock<()>,
     rows: Mutex<BTreeMap<(i32, i64), Row>>,
@@ -77,8 +79,10 @@ impl Load {
     #[track_caller]
     pub fn mark(&self, client: &mut Client, name: &str) -> Mark {
         let _closed = self.shared.gate.write().unwrap_or_else(PoisonError::into_inner);
-        let query = "SELECT pg_catalog.clock_timestamp(), pg_catalog.pg_current_wal_insert_lsn()";
+        // All that was acknowledged is before the flush position, all that comes is behind it.
+        let query = "SELECT pg_catalog.clock_timestamp(), pg_catalog.pg_current_wal_flush_lsn()";
         let row = client.query_one(query, &[]).expect("the server is up");
+        self.shared.durable.fetch_max(row.get::<_, PgLsn>(1).into(), Ordering::SeqCst);
         let restore_point = client.query_one("SELECT pg_catalog.pg_create_restore_point($1)", &[&name]);
         restore_point.expect("a restore point can be made");
         Mark { time: row.get(0), position: row.get(1), name: name.into() }
@@ -115,9 +119,8 @@ struct Writer {
     shared: Arc<Shared>,
     sequence: i64,
     previous: [u8; 32],
-    position: PgLsn,
-    /// When the row that was not answered was sent.
-    unanswered: Option<SystemTime>,
+    /// When the row that was not answered was sent, and the position known to be durable then.
+    unanswered: Option<(SystemTime, PgLsn)>,
 }
 
 struct Session {
@@ -131,7 +134,8 @@ impl Session {
         let mut client = config.connect(NoTls)?;
         let insert = client.prepare("INSERT INTO ledger (writer, sequence, payload, hash) VALUES ($1, $2, $3, $4)")?;
         let ask = client.prepare(
-            "SELECT pg_catalog.pg_xact_commit_timestamp(xmin), pg_catalog.pg_current_wal_insert_lsn()
+            "SELECT pg_catalog.pg_xact_commit_timestamp(xmin), pg_catalog.pg_current_wal_insert_lsn(),
+                    pg_catalog.pg_current_wal_flush_lsn()
                FROM ledger WHERE writer = $1 AND sequence = $2",
         )?;
         Ok(Self { client, insert, ask })
@@ -140,8 +144,7 @@ impl Session {
 
 impl Writer {
     fn new(number: i32, pace: Pace, config: Config, shared: Arc<Shared>) -> Self {
-        let position = PgLsn::from(0);
-        Self { number, pace, config, shared, sequence: 1, previous: [0; 32], position, unanswered: None }
+        Self { number, pace, config, shared, sequence: 1, previous: [0; 32], unanswered: None }
     }
 
     /// Writes until it is told to stop; the answer is the sequence of the row whose fate is not known.
@@ -181,9 +184,10 @@ impl Writer {
         let hash = chained(&self.previous, self.number, self.sequence, &payload);
         let key: [&(dyn ::postgres::types::ToSql + Sync); 2] = [&self.number, &self.sequence];
         let there = self.unanswered.is_some() && session.client.query_opt(&session.ask, &key)?.is_some();
-        let sent = self.unanswered.filter(|_| there).unwrap_or_else(SystemTime::now);
+        let now = (SystemTime::now(), PgLsn::from(self.shared.durable.load(Ordering::SeqCst)));
+        let (sent, after) = self.unanswered.filter(|_| there).unwrap_or(now);
         if !there {
-            self.unanswered = Some(sent);
+            self.unanswered = Some((sent, after));
             let row = [key[0], key[1], &payload, &hash.as_slice()];
             session.client.execute(&session.insert, &row)?;
         }
@@ -191,17 +195,18 @@ impl Writer {
         // The row counts from here on, whether or not the server lives to say when it was committed.
         let told = session.client.query_one(&session.ask, &key);
         let committed = told.as_ref().ok().and_then(|told| told.get(0));
-        let before: Option<PgLsn> = told.as_ref().ok().map(|told| told.get(1));
-        let (writer, sequence, after) = (self.number, self.sequence, self.position);
+        let before = told.as_ref().ok().map(|told| told.get(1));
+        let (writer, sequence) = (self.number, self.sequence);
         self.remember(Row { writer, sequence, hash, sent, acknowledged, committed, after, before });
-        told.map(|_| ())
+        let durable: PgLsn = told?.get(2);
+        self.shared.durable.fetch_max(durable.into(), Ordering::SeqCst);
+        Ok(())
     }
 
     fn remember(&mut self, row: Row) {
         self.unanswered = None;
         self.sequence += 1;
         self.previous = row.hash;
-        self.position = row.before.unwrap_or(self.position);
         let mut rows = self.shared.rows.lock().unwrap_or_else(PoisonError::into_inner);
         rows.insert((row.writer, row.sequence), row);
         self.shared.acknowledged.fetch_add(1, Ordering::SeqCst);

@@ -8,10 +8,26 @@
 //! * [`server`], [`recovery_options`]: a server of our own on a restored copy.
 
 pub mod checksum;
+mod connect_options;
+pub mod connection;
 pub mod control;
+mod copies;
+pub mod engine;
+mod facts;
 pub mod history;
+pub mod inventory;
 pub mod listing;
 pub mod lsn;
+mod pgpass;
+pub mod record;
 mod relation;
+pub mod service;
+pub mod session;
+mod session_error;
+pub mod tls;
 pub mod wal;
-mod wal_page;
+pub mod wal_page;
+
+pub use connect_options::ConnectOptions;
+pub use copies::PostgresCopies;
+pub use engine::PostgresServer;

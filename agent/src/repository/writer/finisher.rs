@@ -97,4 +97,3 @@ fn store(shared: &Shared<'_>, map: &Waiting) -> RepositoryResult<Option<MapRow>>
         reused: false,
     }))
 }
-

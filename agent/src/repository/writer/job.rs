@@ -52,7 +52,16 @@ impl Job {
         base: Option<Base>,
     ) -> Self {
         let table = Mutex::new(previous.clone());
-        Self { index, parts, files, previous, base, table, vanished: Mutex::default(), outstanding: AtomicUsize::new(1) }
+        Self {
+            index,
+            parts,
+            files,
+            previous,
+            base,
+            table,
+            vanished: Mutex::default(),
+            outstanding: AtomicUsize::new(1),
+        }
     }
 
     pub(super) fn expect(&self, more: usize) {

@@ -44,7 +44,8 @@ pub(super) fn plan(
     chunks: &Sender<Chunk>,
     events: &Sender<Event>,
 ) -> RepositoryResult<Planned> {
-    let mut planner = Planner { shared, previous: Previous::new(previous), chunks, events, planned: Planned::default() };
+    let mut planner =
+        Planner { shared, previous: Previous::new(previous), chunks, events, planned: Planned::default() };
     shared.progress.expect(files.iter().map(|file| file.size).sum());
     planner.files(files)?;
     planner.wait_until_read();
@@ -174,7 +175,11 @@ impl<'a> Previous<'a> {
         shared.sort_by(|a, b| a.first.cmp(&b.first));
         Self {
             by_digest: rows.iter().map(|row| (row.files_digest, row)).collect(),
-            by_first: rows.iter().filter(|row| row.files == 1).map(|row| ((row.first.as_str(), row.first_page), row)).collect(),
+            by_first: rows
+                .iter()
+                .filter(|row| row.files == 1)
+                .map(|row| ((row.first.as_str(), row.first_page), row))
+                .collect(),
             shared,
             recent: None,
         }
@@ -236,7 +241,11 @@ fn load(shared: &Shared<'_>, row: &MapRow) -> RepositoryResult<LoadedMap> {
         Err(error) if error.as_damage().is_some() => {
             tracing::warn!(%error, "a map of the previous backup cannot be used: what it covers is stored again");
             Ok(LoadedMap {
-                map: crate::repository::map::PageMap { files: Vec::new(), packs: Vec::new(), table: PageTable::default() },
+                map: crate::repository::map::PageMap {
+                    files: Vec::new(),
+                    packs: Vec::new(),
+                    table: PageTable::default(),
+                },
                 base: None,
             })
         }
@@ -262,4 +271,3 @@ fn fitted(table: &PageTable, pages: usize) -> PageTable {
     fitted.places[..known].copy_from_slice(&table.places[..known]);
     fitted
 }
-

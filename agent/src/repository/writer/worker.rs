@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::sync::{Arc, PoisonError};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use crossbeam_channel::{Receiver, Sender};
 
@@ -60,7 +60,8 @@ fn read(
     events: &Sender<Event>,
 ) -> RepositoryResult<()> {
     let source = &chunk.job.files[chunk.part];
-    let failed = |error: io::Error| RepositoryError::Local { action: "reading", path: source.path.clone(), source: error };
+    let failed =
+        |error: io::Error| RepositoryError::Local { action: "reading", path: source.path.clone(), source: error };
     let input = match &source.source {
         Source::Bytes(bytes) => Input::Bytes(bytes),
         Source::File(path) => match File::open(path) {
@@ -236,7 +237,8 @@ impl Frame {
 }
 
 fn is_zero(page: &[u8]) -> bool {
-    page.iter().take(64).all(|&byte| byte == 0) && page.chunks(64).all(|part| part.iter().fold(0, |or, byte| or | byte) == 0)
+    page.iter().take(64).all(|&byte| byte == 0)
+        && page.chunks(64).all(|part| part.iter().fold(0, |or, byte| or | byte) == 0)
 }
 
 /// Compresses frames, at the level that suits the data.
