@@ -4,7 +4,8 @@
 ///
 /// With the feature `fault-injection`, the environment variable `HOLDFAST_KILL_AT_STEP=n` kills the process
 /// (SIGKILL: no destructor runs) at the n-th such point, and `HOLDFAST_STEP_LOG=file` appends each point's
-/// name to a file. Without the feature this is nothing at all.
+/// name to a file. `HOLDFAST_PAUSE_AT_STEP=n` stops it there (SIGSTOP) until it is told to go on (SIGCONT).
+/// Without the feature this is nothing at all.
 #[inline]
 pub fn step(name: &str) {
     #[cfg(feature = "fault-injection")]
@@ -28,8 +29,11 @@ mod injected {
             // A lost line of this log shows up as a missing step in the test that reads it.
             let _ = writeln!(log, "{number} {name}");
         }
-        let last = std::env::var("HOLDFAST_KILL_AT_STEP").ok().and_then(|n| n.parse::<u64>().ok());
-        if last == Some(number) {
+        let is_at = |name: &str| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok()) == Some(number);
+        if is_at("HOLDFAST_PAUSE_AT_STEP") {
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
+        }
+        if is_at("HOLDFAST_KILL_AT_STEP") {
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
             loop {
                 std::thread::park();

@@ -108,12 +108,35 @@ impl Agent {
         (outcome, names.collect())
     }
 
+    /// Starts it and lets it run until just before its n-th step (from 1), where it stops as if it were suspended.
+    ///
+    /// # Errors
+    /// How it ended, where it did before.
+    #[track_caller]
+    pub fn pause_at_step(&self, step: u64, arguments: &[&str]) -> Result<Running, Outcome> {
+        let mut running = self.start(self.command(arguments).env("HOLDFAST_PAUSE_AT_STEP", step.to_string()));
+        let pid = running.pid();
+        let paused = wait::until(Duration::from_secs(60), "the agent to pause or to end", || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let state = stat.rsplit_once(')').and_then(|(_, fields)| fields.trim_start().chars().next());
+            match state {
+                Some('T') => Some(true),
+                _ => running.process.try_wait().expect("a child can be waited for").map(|_| false),
+            }
+        });
+        if paused { Ok(running) } else { Err(running.wait(Duration::from_secs(1))) }
+    }
+
     /// Starts it and lets it run beside the test.
     #[track_caller]
     pub fn spawn(&self, arguments: &[&str]) -> Running {
+        self.start(&mut self.command(arguments))
+    }
+
+    #[track_caller]
+    fn start(&self, command: &mut Command) -> Running {
         let (stdout, stderr) = (self.scratch.path().join("stdout"), self.scratch.path().join("stderr"));
         let create = |path: &PathBuf| std::fs::File::create(path).expect("the scratch directory is writable");
-        let mut command = self.command(arguments);
         command.stdout(create(&stdout)).stderr(create(&stderr));
         let process = command.spawn().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
         Running { process, stdout, stderr }
@@ -222,6 +245,18 @@ impl Running {
         std::fs::read_to_string(&self.stderr).unwrap_or_default()
     }
 
+    /// Suspends it (SIGSTOP), all its threads.
+    #[track_caller]
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on (SIGCONT).
+    #[track_caller]
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
     /// Asks it to end (SIGTERM), and waits until it has.
     #[track_caller]
     pub fn stop(self) -> Outcome {
@@ -244,9 +279,14 @@ impl Running {
     }
 
     #[track_caller]
-    fn end(self, signal: Signal) -> Outcome {
+    fn signal(&self, signal: Signal) {
         let raw = self.pid().try_into().expect("process ids are small");
         kill_process(Pid::from_raw(raw).expect("a process id is not 0"), signal).expect("a child can be signalled");
+    }
+
+    #[track_caller]
+    fn end(self, signal: Signal) -> Outcome {
+        self.signal(signal);
         self.wait(Duration::from_secs(30))
     }
 }

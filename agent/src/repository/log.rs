@@ -273,7 +273,11 @@ impl System {
 }
 
 impl Log<'_> {
-    fn key(&self, file: &LogName) -> RepositoryResult<Key> {
+    /// The key of a whole file.
+    ///
+    /// # Errors
+    /// Where its name is none of a log file.
+    pub fn key(&self, file: &LogName) -> RepositoryResult<Key> {
         let bad = |error: super::store::BadKey| RepositoryError::Refused(error.to_string());
         self.system
             .layout

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
 
 use super::codec::Cursor;
 
@@ -75,6 +76,15 @@ impl PackBuilder {
         (self.frames - 1) as u16
     }
 
+    /// Adds a frame that no map names, so that the pack gets another name.
+    pub(super) fn salt(&mut self, random: [u8; 16]) -> std::io::Result<()> {
+        let mut page = vec![0; PAGE_SIZE];
+        page[..16].copy_from_slice(&random);
+        let compressed = zstd::bulk::compress(&page, 1)?;
+        self.push(&compressed, 1, frame_digest(std::iter::once(&page_hash(&page))));
+        Ok(())
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.frames == 0
     }
@@ -83,12 +93,27 @@ impl PackBuilder {
         self.buffer.as_ref().len() >= PACK_TARGET || self.frames >= FRAMES_LIMIT
     }
 
+    /// The name that the pack has as it is.
+    pub(super) fn sha256(&self) -> [u8; 32] {
+        let mut hasher = Sha256::new();
+        hasher.update(self.buffer.as_ref());
+        hasher.update(&self.index);
+        hasher.update(self.trailer());
+        hasher.finalize().into()
+    }
+
+    fn trailer(&self) -> [u8; TRAILER] {
+        let mut trailer = [0; TRAILER];
+        trailer[..4].copy_from_slice(&(self.frames as u32).to_le_bytes());
+        trailer[8..].copy_from_slice(TRAILER_MAGIC);
+        trailer
+    }
+
     pub(super) fn finish(mut self) -> Bytes {
+        let trailer = self.trailer();
         let bytes = &mut self.buffer.bytes;
         bytes.append(&mut self.index);
-        bytes.extend_from_slice(&(self.frames as u32).to_le_bytes());
-        bytes.extend_from_slice(&[0; 4]);
-        bytes.extend_from_slice(TRAILER_MAGIC);
+        bytes.extend_from_slice(&trailer);
         Bytes::from_owner(self.buffer)
     }
 }

@@ -161,6 +161,15 @@ impl Log<'_> {
         Ok(())
     }
 
+    /// The key that the next piece of a tail would have.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn next_piece(&self, file: &LogName) -> RepositoryResult<Key> {
+        let last = self.pieces(file)?.last().and_then(|key| u32::from_str_radix(key.name(), 16).ok());
+        Ok(Self::piece_key(&self.tail_directory(file)?, last.map_or(0, |last| last + 1)))
+    }
+
     /// The files of a branch that have a tail.
     ///
     /// # Errors
@@ -208,11 +217,13 @@ impl Log<'_> {
             let expected: u64 = newest.iter().map(|piece| piece.header.size).sum();
             if container.header.from != expected {
                 let from = container.header.from;
-                return Err(Damage::of(
-                    &key,
-                    format!("it begins at byte {from}; the piece from byte {expected} is missing"),
-                )
-                .into());
+                // The pieces of a generation are numbered from its own number on, without a gap.
+                let wanted = Self::piece_key(&self.tail_directory(file)?, piece.generation + newest.len() as u32);
+                let what = match wanted == key {
+                    true => format!("it begins at byte {from} instead of {expected}"),
+                    false => format!("it is missing: the next piece begins at byte {from} instead of {expected}"),
+                };
+                return Err(Damage::of(&wanted, what).into());
             }
             newest.push(container);
         }

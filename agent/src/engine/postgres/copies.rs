@@ -10,7 +10,7 @@ use super::control::CONTROL_FILE;
 use super::history::History;
 use super::lay_down;
 use super::lsn::{Lsn, Timeline};
-use super::record::{PostgresRecord, segment_name, timeline_of_branch};
+use super::record::{PostgresRecord, log_name, segment_name, timeline_of_branch};
 use super::wal::{SegmentNumber, WalFileName, WalSegment, WalSegmentSize, segment_of};
 use crate::engine::{
     Choice, Choose, Copies, EngineResult, Examine, Examined, Laid, LayDown, LogStock, Reached, Window,
@@ -187,6 +187,7 @@ impl Stored {
         let missing = WalSegment { timeline: on, number: SegmentNumber(number), size: self.size };
         let tail = self.tails.get(&(on, number)).copied().unwrap_or(0);
         let later = self.stretches.get(&on).is_some_and(|stretches| stretches.keys().any(|&first| first > number));
+        let later = later || self.tails.keys().any(|(timeline, tail)| *timeline == on && *tail > number);
         let beyond = on != history.timeline();
         (Lsn(missing.start().0 + tail), on, (later || beyond).then_some(missing))
     }
@@ -199,6 +200,7 @@ impl Stored {
     fn window(&self, name: &str, record: &PostgresRecord, stock: &LogStock) -> Window {
         let history = self.newest_history(record.timeline, record.stop_lsn);
         let (end, branch, hole) = self.reach(record.start_lsn, record.timeline, &history);
+        let hole = hole.map(|segment| segment_name(&segment)).or_else(|| self.lost(end, branch, &history, stock));
         Window {
             backup: name.to_owned(),
             from_time: record.stop_time,
@@ -206,8 +208,30 @@ impl Stored {
             until_time: Some(known_until(record, end, branch, stock)),
             until_position: end.max(record.stop_lsn).to_string(),
             branch: branch.hex(),
-            hole: hole.map(|segment| segment.to_string()),
+            hole: hole.as_ref().map(|file| file.name.clone()),
+            hole_file: hole,
         }
+    }
+
+    /// The file that must have been lost where log ends at `end` of `branch`: log up to the noted position was stored,
+    /// and a timeline's history is stored before its log.
+    fn lost(&self, end: Lsn, branch: Timeline, history: &History, stock: &LogStock) -> Option<LogName> {
+        let noted = stock
+            .position
+            .as_ref()
+            .and_then(|(branch, position, _)| Some((timeline_of_branch(branch)?, position.parse::<Lsn>().ok()?)));
+        if noted.is_some_and(|(timeline, position)| timeline == branch && position > end) {
+            return Some(segment_name(&WalSegment::at(branch, end, self.size)));
+        }
+        let on_tails = self.tails.keys().map(|(timeline, _)| *timeline);
+        self.stretches
+            .keys()
+            .copied()
+            .chain(on_tails)
+            .chain(noted.map(|(timeline, _)| timeline))
+            .filter(|timeline| *timeline > history.timeline() && !self.histories.contains_key(timeline))
+            .min()
+            .map(|timeline| log_name(timeline, format!("{}.history", timeline.hex())))
     }
 }
 
