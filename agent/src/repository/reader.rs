@@ -19,6 +19,7 @@ use super::pack::{
 };
 use super::store::Key;
 use super::top::System;
+use crate::aligned::Aligned;
 
 /// Pages of one batch: 4 GiB.
 const BATCH_PAGES: usize = 512 << 10;
@@ -209,12 +210,12 @@ pub(crate) fn in_parallel<T, E: Send>(
 /// Decompresses frames.
 pub(super) struct Decoder {
     zstd: Option<zstd::bulk::Decompressor<'static>>,
-    plain: Vec<u8>,
+    plain: Aligned,
 }
 
 impl Decoder {
     pub(super) fn new() -> Self {
-        Self { zstd: zstd::bulk::Decompressor::new().ok(), plain: vec![0; PAGES_PER_FRAME * PAGE_SIZE] }
+        Self { zstd: zstd::bulk::Decompressor::new().ok(), plain: Aligned::zeros(PAGES_PER_FRAME * PAGE_SIZE) }
     }
 
     /// The pages of a frame, or what is wrong with it.
@@ -222,10 +223,10 @@ impl Decoder {
         let expected = usize::from(pages) * PAGE_SIZE;
         let zstd = self.zstd.as_mut().ok_or_else(|| "there is no memory to decompress it".to_owned())?;
         let length = zstd
-            .decompress_to_buffer(compressed, &mut self.plain[..expected])
+            .decompress_to_buffer(compressed, &mut self.plain.as_mut()[..expected])
             .map_err(|error| format!("a frame does not decompress ({error})"))?;
         if length == expected {
-            Ok(&self.plain[..expected])
+            Ok(&self.plain.as_ref()[..expected])
         } else {
             Err(format!("a frame holds {length} bytes instead of {expected}"))
         }
