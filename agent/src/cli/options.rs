@@ -148,8 +148,8 @@ impl Global {
     }
 
     /// Which lineage a server's backup or log goes to.
-    pub(super) fn choice(&self, new_lineage: bool) -> Choice {
-        Choice { lineage: self.lineage.clone(), new_lineage }
+    pub(super) fn choice(&self, begin: bool, new_lineage: bool) -> Choice {
+        Choice { lineage: self.lineage.clone(), new_lineage, may_begin: begin }
     }
 }
 

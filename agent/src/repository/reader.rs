@@ -15,7 +15,7 @@ use super::error::{Damage, RepositoryResult};
 use super::manifest::MapRow;
 use super::map::{FilePart, PackRef, PageTable, Place, ZERO_PACK};
 use super::pack::{
-    self, Frame, PACK_LIMIT, PAGE_SIZE, PAGES_PER_FRAME, PageHash, frame_digest, has_header, page_hash, parse_index,
+    self, Frame, PAGE_SIZE, PAGES_PER_FRAME, PageHash, frame_digest, has_header, page_hash, parse_index,
 };
 use super::store::Key;
 use super::top::System;
@@ -334,8 +334,9 @@ pub fn check_pack(
     checker: &mut PackChecker,
 ) -> RepositoryResult<Option<Damage>> {
     let key = system.layout.pack(&pack.digest);
-    let body = match system.store.get(&key, PACK_LIMIT) {
-        Ok(object) => object.body,
+    // Whether it is longer than that is for whoever lists the packs to see.
+    let body = match system.store.get_range(&key, 0..u64::from(pack.size)) {
+        Ok(body) => body,
         Err(error) => {
             let error = super::RepositoryError::from(error);
             return error.as_damage().map_or(Err(error), |damage| Ok(Some(damage)));
