@@ -36,10 +36,10 @@ pub(super) struct Arguments {
 const EXAMPLES: &str = "\
 Examples:
   holdfast-agent --repository /backup drill
-  holdfast-agent --repository /backup drill --scratch /srv/drill --probes /etc/holdfast/probes.toml
-  holdfast-agent --repository /backup drill --target-time 2026-01-31T12:00:00Z --keep
+  holdfast-agent drill --scratch /srv/drill --probes /etc/holdfast/probes.toml
+  holdfast-agent drill --target-time 2026-01-31T12:00:00Z --keep
 
-The copy archives nothing, listens on no network and has its own port. What was seen is kept beside the backup as
+The copy archives nothing, listens on no network and has its own port. What was seen is kept beside the backup as \
 evidence; `list` then calls the backup proven.
 
 Exit codes: 0 it comes back, and answers rightly; 1 it does not, and why; 2 wrong usage; 3 could not be tried.";

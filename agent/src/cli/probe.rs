@@ -28,9 +28,9 @@ pub(super) struct Arguments {
 const EXAMPLES: &str = "\
 Examples:
   holdfast-agent probe --probes /etc/holdfast/probes.toml --service shop
-  PGPASSFILE=/etc/holdfast/pgpass holdfast-agent probe --probes probes.toml --host db.example --user probe
+  holdfast-agent probe --probes probes.toml --host db.example --user probe
 
-Questions are asked read-only, by the user that is given, which need not be a superuser.
+Questions are asked read-only, by the user that is given, who need not be a superuser.
 
 Exit codes: 0 all answers are as expected; 1 some are not; 2 wrong usage; 3 could not be asked.";
 

@@ -34,9 +34,9 @@ pub(super) struct Arguments {
 const EXAMPLES: &str = "\
 Examples:
   holdfast-agent --repository /backup restore --data-dir /srv/restored
-  holdfast-agent --repository /backup restore --data-dir /srv/restored --target-time 2026-01-31T12:00:00Z --recover
-  holdfast-agent --repository /backup restore 20260131T235959Z-0a1b2c --data-dir /srv/restored --target-immediate
-  holdfast-agent --repository /backup restore --data-dir /srv/pg --delta --tablespace-map /mnt/old=/mnt/new
+  holdfast-agent restore --data-dir /srv/restored --target-time 2026-01-31T12:00:00Z --recover
+  holdfast-agent restore 20260131T235959Z-0a1b2c --data-dir /srv/restored --target-immediate
+  holdfast-agent restore --data-dir /srv/pg --delta --tablespace-map /mnt/old=/mnt/new
 
 Without --recover the files are laid down, and the command that starts the server and recovers it is printed.
 
