@@ -54,8 +54,20 @@ fn the_help_of_every_command_has_examples_and_exit_codes() {
     assert_eq!(
         names,
         [
-            "backup", "list", "verify", "restore", "drill", "probe", "prune", "forget", "pin", "unpin", "wal-push",
-            "wal-fetch", "watch", "completions"
+            "backup",
+            "list",
+            "verify",
+            "restore",
+            "drill",
+            "probe",
+            "prune",
+            "forget",
+            "pin",
+            "unpin",
+            "wal-push",
+            "wal-fetch",
+            "watch",
+            "completions"
         ]
     );
     for name in names {
@@ -146,7 +158,8 @@ fn wrong_usage_is_told_with_what_to_write(#[case] arguments: &[&str], #[case] re
 #[case("drill")]
 fn a_target_time_without_a_zone_is_refused(#[case] command: &str) {
     let arguments = [command, TIME, "2026-01-31T12:00:00", "--repository", "memory://a"];
-    let arguments = if command == "restore" { [&arguments[..], &["--data-dir", "/d"]].concat() } else { arguments.to_vec() };
+    let arguments =
+        if command == "restore" { [&arguments[..], &["--data-dir", "/d"]].concat() } else { arguments.to_vec() };
     let (_, stderr) = run(&arguments, USAGE);
     assert!(
         stderr.contains("does not say in which zone: write 2026-01-31T12:00:00Z for UTC, or 2026-01-31T12:00:00+09:00"),
@@ -253,7 +266,10 @@ fn a_configuration_that_is_wrong_is_refused_by_key(#[case] text: &str, #[case] r
 #[test]
 fn a_configuration_that_is_named_must_be_there() {
     let (_, stderr) = run(&["--config", "/nonexistent/agent.toml", "list"], USAGE);
-    assert!(stderr.starts_with("error: cannot read the configuration /nonexistent/agent.toml: No such file"), "{stderr}");
+    assert!(
+        stderr.starts_with("error: cannot read the configuration /nonexistent/agent.toml: No such file"),
+        "{stderr}"
+    );
 }
 
 /// What cannot be written is not taken for success; a reader that went away is no failure.
