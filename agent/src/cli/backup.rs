@@ -13,7 +13,7 @@ use super::units::{Bytes, Rate, Seconds, count, share};
 use super::{probe, progress, values};
 use crate::backup::{self, BackupError, BackupReport, BackupRequest};
 use crate::engine::postgres::PostgresServer;
-use crate::repository::ProbeAnswer;
+use crate::probe::ProbeAnswer;
 use crate::repository::writer::Compression;
 
 /// Makes a backup of a running server

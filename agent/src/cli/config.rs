@@ -73,7 +73,9 @@ impl Config {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
-            Err(error) => return Err(Failure::usage(format!("cannot read the configuration {}: {error}", path.display()))),
+            Err(error) => {
+                return Err(Failure::usage(format!("cannot read the configuration {}: {error}", path.display())));
+            }
         };
         Self::parse(path, &text, command)
     }
@@ -91,7 +93,8 @@ impl Config {
                 (Value::Table(below), Some(subcommand)) => {
                     for (option, value) in below {
                         let full = format!("{key}.{option}");
-                        let known = |option: &str| find(subcommand, option).is_some() && !is_decided_each_time(key, option);
+                        let known =
+                            |option: &str| find(subcommand, option).is_some() && !is_decided_each_time(key, option);
                         settings.push(setting(Some(key), option, &full, value, &known).map_err(refused)?);
                     }
                 }
@@ -134,7 +137,8 @@ impl Config {
         let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
         let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else { return None };
         let option = argument.strip_prefix("--")?.split([' ', '=', '[']).next()?;
-        let setting = self.settings.iter().find(|setting| setting.option == option && setting.values.contains(value))?;
+        let setting =
+            self.settings.iter().find(|setting| setting.option == option && setting.values.contains(value))?;
         Some(format!("the value is that of the key {} in {}", setting.full_name(), self.path.display()))
     }
 }
@@ -146,7 +150,9 @@ impl Setting {
 
     fn apply(&self, command: Command) -> Command {
         let as_default = |arg: Arg| arg.required(false).default_values(self.values.clone()).hide_default_value(true);
-        if self.command.is_none() && let Some(id) = find(&command, &self.option).map(|arg| arg.get_id().clone()) {
+        if self.command.is_none()
+            && let Some(id) = find(&command, &self.option).map(|arg| arg.get_id().clone())
+        {
             return command.mut_arg(id, as_default);
         }
         let concerns = |name: &str| self.command.as_ref().is_none_or(|command| command == name);
@@ -188,7 +194,10 @@ fn setting(
 ) -> Result<Setting, String> {
     let option = key.replace('_', "-");
     if secrets::is_secret_name(key) || holds_secret(value) {
-        return Err(format!("the key {full} is a secret, and secrets are not accepted in this file: {}", secrets::WHERE));
+        return Err(format!(
+            "the key {full} is a secret, and secrets are not accepted in this file: {}",
+            secrets::WHERE
+        ));
     }
     if !known(&option) {
         return Err(match command {
@@ -241,14 +250,16 @@ mod tests {
 
     fn matches(text: &str, arguments: &[&str], environment: &[(&str, &str)]) -> ArgMatches {
         let arguments: Vec<OsString> = ["holdfast-agent"].iter().chain(arguments).map(OsString::from).collect();
-        let variable = |name: &str| environment.iter().find(|(n, _)| *n == name).map(|(_, value)| OsString::from(value));
+        let variable =
+            |name: &str| environment.iter().find(|(n, _)| *n == name).map(|(_, value)| OsString::from(value));
         let command = parse(text).unwrap().apply(command(), &arguments, &variable);
         command.try_get_matches_from(arguments).unwrap()
     }
 
     #[test]
     fn the_file_gives_what_no_flag_does() {
-        let text = "repository = '/a'\nthreads = 3\ns3_path_style = true\n[backup]\ndata-dir = '/d'\nreread-within = '1d'\n";
+        let text =
+            "repository = '/a'\nthreads = 3\ns3_path_style = true\n[backup]\ndata-dir = '/d'\nreread-within = '1d'\n";
         let found = matches(text, &["backup", "--threads", "5"], &[]);
         assert_eq!(found.get_one::<String>("repository").unwrap(), "/a");
         assert_eq!(found.get_one::<u16>("threads"), Some(&5));
@@ -289,7 +300,10 @@ mod tests {
     #[case("[frobnicate]\nx = 1", "unknown key frobnicate: ")]
     #[case("data-dir = '/d'", "unknown key data-dir: ")]
     #[case("config = '/d'", "unknown key config: ")]
-    #[case("[backup]\nnew-lineage = true", "the key backup.new-lineage is not accepted here: --new-lineage is decided each time")]
+    #[case(
+        "[backup]\nnew-lineage = true",
+        "the key backup.new-lineage is not accepted here: --new-lineage is decided each time"
+    )]
     #[case("[restore]\ntarget-time = 'x'", "the key restore.target-time is not accepted here")]
     #[case("[restore]\ndata-dir = '/d'", "the key restore.data-dir is not accepted here")]
     #[case("threads = 1.5", "the key threads must be a text, a number, true or false")]

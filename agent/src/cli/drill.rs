@@ -56,11 +56,10 @@ impl Arguments {
             backup: decided.backup,
             target: decided.target,
             timeline: decided.timeline,
-            tablespaces: decided.tablespaces,
             threads: global.threads(),
             bin_directory: decided.bin_directory,
             fetch_command: shell::fetch_command(global, &home)?,
-            scratch: self.scratch,
+            scratch: self.scratch.unwrap_or_else(std::env::temp_dir),
             probes,
             keep: self.keep,
         };
@@ -75,9 +74,10 @@ fn text(request: &DrillRequest, report: &DrillReport) -> String {
     let failed = evidence.verdict == Verdict::Failed;
     let verdict = if failed { "FAILED" } else { "it comes back" };
     let took = evidence.finished.duration_since(evidence.started).as_secs_f64();
-    let steps = evidence.steps.iter().map(|step| {
-        vec![format!("  {}", step.name), Seconds(step.duration_ms as f64 / 1000.0).to_string()]
-    });
+    let steps = evidence
+        .steps
+        .iter()
+        .map(|step| vec![format!("  {}", step.name), Seconds(step.duration_ms as f64 / 1000.0).to_string()]);
     let block = Block::new(format!("drill {}: {verdict}", evidence.backup_id))
         .fact("target", target::told(&request.target))
         .fact("read", Bytes(evidence.bytes))
@@ -99,6 +99,7 @@ impl From<DrillError> for Failure {
         match error {
             DrillError::Repository(error) => error.into(),
             DrillError::Engine(error) => error.into(),
+            DrillError::Store(_) | DrillError::Scratch { .. } => Self::undone(&error),
             DrillError::Restore(error) => error.into(),
         }
     }

@@ -194,7 +194,8 @@ mod tests {
 
     #[test]
     fn a_table_has_no_lines_and_numbers_end_below_each_other() {
-        let rows = [vec!["a".to_owned(), "1 B".to_owned(), "x".to_owned()], vec!["bcd".into(), "100 B".into(), "-".into()]];
+        let rows =
+            [vec!["a".to_owned(), "1 B".to_owned(), "x".to_owned()], vec!["bcd".into(), "100 B".into(), "-".into()]];
         assert_eq!(table(&["id", ">new", "state"], rows), "id     new  state\na      1 B  x\nbcd  100 B  -\n");
     }
 

@@ -9,7 +9,8 @@ use crate::repository::writer::Compression;
 
 /// A duration: whole numbers with units, largest first or not, such as `7d`, `12h`, `1h30m`, `5s`.
 pub(super) fn duration(text: &str) -> Result<SignedDuration, String> {
-    let refused = || format!("{text:?} is not a duration: write a number and a unit (w, d, h, m or s), such as 7d, 12h or 1h30m");
+    let refused =
+        || format!("{text:?} is not a duration: write a number and a unit (w, d, h, m or s), such as 7d, 12h or 1h30m");
     let too_long = || format!("{text:?} is too long a time");
     let mut total = SignedDuration::ZERO;
     let mut rest = text;
@@ -165,7 +166,9 @@ mod tests {
     fn a_moment_without_a_zone_is_refused_with_how_to_write_it(#[case] text: &str) {
         assert_eq!(
             moment(text).unwrap_err(),
-            format!("{text:?} does not say in which zone: write 2026-01-31T23:59:59Z for UTC, or 2026-01-31T23:59:59+09:00")
+            format!(
+                "{text:?} does not say in which zone: write 2026-01-31T23:59:59Z for UTC, or 2026-01-31T23:59:59+09:00"
+            )
         );
     }
 

@@ -13,7 +13,8 @@ use super::options::{Connection, Global};
 use super::output::{self, Format};
 use super::units::{Bytes, Seconds, moment};
 use super::values;
-use crate::watch::{self, Tick, WatchError};
+use crate::engine::postgres::PostgresServer;
+use crate::watch::{self, Tick, WatchRequest};
 
 /// Ships the current WAL segment as it grows, until it is stopped
 #[derive(Debug, Args)]
@@ -51,7 +52,9 @@ impl Arguments {
         let format = global.output;
         let mut printed = Ok(());
         let mut said = None;
-        watch::watch(&connection, &self.data_dir, store, &global.choice(false), interval, &stop, &mut |tick| {
+        let server = PostgresServer::new(connection, self.data_dir.clone());
+        let request = WatchRequest { data_directory: self.data_dir, choice: global.choice(false), interval };
+        watch::watch(&server, store, &request, &stop, &mut |tick| {
             printed = tell(format, tick, &mut said);
             if printed.is_err() {
                 stop.store(true, Ordering::SeqCst);
@@ -83,15 +86,10 @@ fn tell(format: Format, tick: &Tick, said: &mut Option<String>) -> Result<(), Fa
         None if tick.shipped_bytes == 0 && said.is_none() => return Ok(()),
         None => {
             let lag = tick.lag_seconds.map_or_else(String::new, |lag| format!(", {} behind", Seconds(lag)));
-            format!("{at}  {} to {}: {} shipped{lag}\n", tick.file, tick.position, Bytes(tick.shipped_bytes))
+            let position = tick.position.as_deref().unwrap_or("nowhere");
+            format!("{at}  stored to {position}: {} shipped{lag}\n", Bytes(tick.shipped_bytes))
         }
     };
     said.clone_from(&tick.error);
     output::print_text(&text)
-}
-
-impl From<WatchError> for Failure {
-    fn from(error: WatchError) -> Self {
-        Self::undone(&error)
-    }
 }

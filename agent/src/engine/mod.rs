@@ -3,12 +3,14 @@
 //! [`Engine`] is a running server; [`Copies`] is what an engine knows about copies of it, with no server at all.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::logs::{LogName, LogNeed, LogNeeds};
+use crate::probe::{Probe, ProbeAnswer, ProbeResult};
 use crate::snapshot::{Directory, PageJudge, SourceFile};
 
 pub mod postgres;
@@ -228,6 +230,12 @@ pub trait Copies {
     /// # Errors
     /// Where the target is not reached.
     fn recover(&self, copy: &LayDown<'_>, bin_directory: Option<&Path>) -> EngineResult<Reached>;
+
+    /// Recovers a copy to its target with a server that nobody else can reach, looks into it, and stops it.
+    ///
+    /// # Errors
+    /// Where it does not come up at its target; what is found in it is no error, but a failure in the result.
+    fn examine(&self, copy: &LayDown<'_>, examine: &Examine<'_>) -> EngineResult<Examined>;
 }
 
 /// What one wants to recover to, and from what.
@@ -287,6 +295,34 @@ pub struct Laid {
 pub struct Reached {
     /// Position, time, branch; the engine's words.
     pub record: Value,
+    /// What people should know.
+    pub notes: Vec<String>,
+}
+
+/// How a copy is looked into.
+#[derive(Debug, Clone, Copy)]
+pub struct Examine<'a> {
+    /// Where the server's programs are.
+    pub bin_directory: Option<&'a Path>,
+    /// What is asked of it.
+    pub probes: &'a [Probe],
+    /// What the source answered when the backup was made.
+    pub source: &'a [ProbeAnswer],
+}
+
+/// What was found in a copy.
+#[derive(Debug, Default)]
+pub struct Examined {
+    /// What recovery reached; the engine's words.
+    pub reached: Value,
+    /// What was looked at; the engine's words.
+    pub structure: Value,
+    /// What the probes answered.
+    pub probes: Vec<ProbeResult>,
+    /// Named steps with how long they took.
+    pub steps: Vec<(String, Duration)>,
+    /// What speaks against the copy.
+    pub failures: Vec<String>,
     /// What people should know.
     pub notes: Vec<String>,
 }

@@ -147,13 +147,19 @@ impl Writing<'_> {
         for (number, (part, _)) in batch.parts.iter().enumerate().filter(|(number, _)| old[*number]) {
             pieces.extend((0..part.pages as usize).step_by(PIECE).map(|at| (number, at)));
         }
-        in_parallel(self.threads, pieces.len(), || vec![0; COMPARED * PAGE_SIZE], |buffer, piece| {
-            let (number, at) = pieces[piece];
-            let (part, first) = &batch.parts[number];
-            let path = self.path(part);
-            let pages = PIECE.min(part.pages as usize - at);
-            self.compare_piece(batch, part, first + at, at, pages, buffer, right).map_err(PlaceError::io("comparing", &path))
-        })
+        in_parallel(
+            self.threads,
+            pieces.len(),
+            || vec![0; COMPARED * PAGE_SIZE],
+            |buffer, piece| {
+                let (number, at) = pieces[piece];
+                let (part, first) = &batch.parts[number];
+                let path = self.path(part);
+                let pages = PIECE.min(part.pages as usize - at);
+                self.compare_piece(batch, part, first + at, at, pages, buffer, right)
+                    .map_err(PlaceError::io("comparing", &path))
+            },
+        )
     }
 
     #[expect(clippy::too_many_arguments, reason = "a piece is all of this")]
@@ -269,11 +275,16 @@ fn sync(
     let mut names: Vec<&String> = names.iter().collect();
     names.sort();
     step("sync the files");
-    in_parallel(threads.max(4), names.len(), || (), |(), number| {
-        let path = root.join(names[number]);
-        let path = if names[number] == last_file { unfinished(&path) } else { path };
-        File::open(&path).and_then(|file| file.sync_all()).map_err(PlaceError::io("syncing", &path))
-    })?;
+    in_parallel(
+        threads.max(4),
+        names.len(),
+        || (),
+        |(), number| {
+            let path = root.join(names[number]);
+            let path = if names[number] == last_file { unfinished(&path) } else { path };
+            File::open(&path).and_then(|file| file.sync_all()).map_err(PlaceError::io("syncing", &path))
+        },
+    )?;
     for directory in &chosen.manifest.directories {
         sync_directory(&root.join(&directory.path))?;
     }

@@ -13,7 +13,7 @@ use std::time::Instant;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::engine::{self, Choose, Copies, EngineError, LayDown, Target};
+use crate::engine::{self, Choose, EngineError, Laid, LayDown, Target};
 use crate::home::Home;
 use crate::progress::Progress;
 use crate::repository::{BackupId, Manifest, RepositoryError, Standing};
@@ -106,11 +106,8 @@ pub fn restore(home: &Home, request: &RestoreRequest, progress: &Progress) -> Re
     let clock = Instant::now();
     let chosen = choose(home, request)?;
     let copies = engine::copies(&chosen.manifest.engine)?;
-    let restored = lay_files(home, copies, &chosen, request, progress)?;
-    let mut notes = Vec::new();
-    let laid = copies.lay_down(&lay_down(&chosen, request))?;
-    notes.extend(laid.notes);
-    place::finish(&request.data_directory, copies.last_file())?;
+    let (restored, laid) = lay_chosen(home, &chosen, request, progress)?;
+    let mut notes = laid.notes;
     let reached = match request.recover {
         true => {
             let reached = copies.recover(&lay_down(&chosen, request), request.bin_directory.as_deref())?;
@@ -131,18 +128,21 @@ pub fn restore(home: &Home, request: &RestoreRequest, progress: &Progress) -> Re
     })
 }
 
-/// Lays all files down but the last.
-pub(crate) fn lay_files(
+/// Lays a backup down, with all that recovery needs; the file that makes it a database last.
+pub(crate) fn lay_chosen(
     home: &Home,
-    copies: &dyn Copies,
     chosen: &Chosen,
     request: &RestoreRequest,
     progress: &Progress,
-) -> Result<Restored, RestoreError> {
+) -> Result<(Restored, Laid), RestoreError> {
+    let copies = engine::copies(&chosen.manifest.engine)?;
     let links = copies.links(&chosen.manifest.engine_record, &request.tablespaces)?;
     copies.check_not_running(&request.data_directory)?;
     let prepared = place::prepare(request, chosen, &links, copies.last_file())?;
-    Ok(files::write(home, chosen, request, &prepared, copies.last_file(), progress)?)
+    let restored = files::write(home, chosen, request, &prepared, copies.last_file(), progress)?;
+    let laid = copies.lay_down(&lay_down(chosen, request))?;
+    place::finish(&request.data_directory, copies.last_file())?;
+    Ok((restored, laid))
 }
 
 /// What the engine needs to know to lay down its own files and to recover.
@@ -184,7 +184,8 @@ pub fn choose(home: &Home, request: &RestoreRequest) -> Result<Chosen, RestoreEr
         .into());
     }
     let copies = engine::copies(&home.lineage.engine)?;
-    let choice = Choose { target: &request.target, timeline: request.timeline, backups: &records, stock: &stock(home)? };
+    let choice =
+        Choose { target: &request.target, timeline: request.timeline, backups: &records, stock: &stock(home)? };
     let found = copies.choose(&choice)?;
     let id: BackupId = records[found.backup].0.parse().map_err(RepositoryError::Absent)?;
     let (manifest, sha256) = home.system.manifest(lineage, &id)?;

@@ -139,7 +139,8 @@ fn check_room(directory: &Path, chosen: &Chosen, reuse: bool) -> Result<(), Plac
     let available = stat.f_bavail.saturating_mul(stat.f_frsize);
     let needed = chosen.manifest.sizes.database_bytes;
     // What is there already may be reused, and tablespaces may be elsewhere; then only writing tells.
-    let certain = !reuse && !chosen.manifest.directories.iter().any(|directory| directory.path.starts_with("pg_tblspc/"));
+    let certain =
+        !reuse && !chosen.manifest.directories.iter().any(|directory| directory.path.starts_with("pg_tblspc/"));
     if certain && available < needed {
         return Err(PlaceError::TooSmall { directory: directory.to_path_buf(), available, needed });
     }
