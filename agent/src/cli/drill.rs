@@ -20,7 +20,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     recovery: target::Recovery,
 
-    /// Where the copy is made, and removed; it takes as much room as the database
+    /// Below which directory the copy is made, and removed; it takes as much room as the database [default: the
+    /// directory for temporary files]
     #[arg(long, value_name = "DIR", env = "HOLDFAST_SCRATCH")]
     scratch: Option<PathBuf>,
 
@@ -80,8 +81,12 @@ fn text(request: &DrillRequest, report: &DrillReport) -> String {
         .map(|step| vec![format!("  {}", step.name), Seconds(step.duration_ms as f64 / 1000.0).to_string()]);
     let block = Block::new(format!("drill {}: {verdict}", evidence.backup_id))
         .fact("target", target::told(&request.target))
-        .fact("read", Bytes(evidence.bytes))
-        .fact("took", Seconds(took))
+        .fact("database", Bytes(evidence.bytes))
+        .fact(
+            "took",
+            format!("{}; a database that answers after {}", Seconds(took), Seconds(report.measured_rto_seconds)),
+        )
+        .maybe("kept in", report.kept.as_ref().map(|kept| kept.display()))
         .fact("evidence", &report.evidence_key)
         .bad(&evidence.damage)
         .bad(&evidence.failures)

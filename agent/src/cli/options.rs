@@ -68,11 +68,25 @@ pub(super) enum LogLevel {
 #[derive(Debug, Clone, Args)]
 pub(super) struct S3 {
     /// The S3 server, unless it is Amazon's
-    #[arg(long, global = true, value_name = "URL", env = "HOLDFAST_S3_ENDPOINT", help_heading = "S3", hide_short_help = true)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        env = "HOLDFAST_S3_ENDPOINT",
+        help_heading = "S3",
+        hide_short_help = true
+    )]
     pub(super) s3_endpoint: Option<String>,
 
     /// The region of the bucket
-    #[arg(long, global = true, value_name = "REGION", env = "HOLDFAST_S3_REGION", help_heading = "S3", hide_short_help = true)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "REGION",
+        env = "HOLDFAST_S3_REGION",
+        help_heading = "S3",
+        hide_short_help = true
+    )]
     pub(super) s3_region: Option<String>,
 
     /// Puts the bucket into the path instead of the host name, as most servers but Amazon's need it
@@ -81,15 +95,36 @@ pub(super) struct S3 {
     pub(super) s3_path_style: bool,
 
     /// Certificates (PEM) to trust besides the system's
-    #[arg(long, global = true, value_name = "FILE", env = "HOLDFAST_S3_CA_FILE", help_heading = "S3", hide_short_help = true)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "HOLDFAST_S3_CA_FILE",
+        help_heading = "S3",
+        hide_short_help = true
+    )]
     pub(super) s3_ca_file: Option<PathBuf>,
 
     /// A file of credentials in AWS' shared format; without it, AWS_ACCESS_KEY_ID and the like
-    #[arg(long, global = true, value_name = "FILE", env = "HOLDFAST_S3_CREDENTIALS_FILE", help_heading = "S3", hide_short_help = true)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "HOLDFAST_S3_CREDENTIALS_FILE",
+        help_heading = "S3",
+        hide_short_help = true
+    )]
     pub(super) s3_credentials_file: Option<PathBuf>,
 
     /// The profile in that file
-    #[arg(long, global = true, value_name = "NAME", env = "HOLDFAST_S3_PROFILE", help_heading = "S3", hide_short_help = true)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME",
+        env = "HOLDFAST_S3_PROFILE",
+        help_heading = "S3",
+        hide_short_help = true
+    )]
     pub(super) s3_profile: Option<String>,
 }
 

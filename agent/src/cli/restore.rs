@@ -8,7 +8,7 @@ use super::exit::{Failure, Found};
 use super::options::Global;
 use super::output::{self, Block};
 use super::units::{Bytes, Rate, Seconds, count};
-use super::{progress, shell, target};
+use super::{progress, shell, target, values};
 use crate::restore::{self, RestoreError, RestoreReport, RestoreRequest};
 
 /// Brings a database back, as of a point of your choice
@@ -21,6 +21,10 @@ pub(super) struct Arguments {
     /// Where the data directory is to be: empty, or not there yet, unless --delta is given
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
+
+    /// Puts the tablespace that was at OLD into NEW; may be given several times
+    #[arg(long, value_name = "OLD=NEW", value_parser = values::tablespace)]
+    tablespace_map: Vec<(PathBuf, PathBuf)>,
 
     /// Overwrites a data directory that is there, and writes only what differs
     #[arg(long)]
@@ -52,7 +56,7 @@ impl Arguments {
             target: decided.target,
             timeline: decided.timeline,
             delta: self.delta,
-            tablespaces: decided.tablespaces,
+            tablespaces: self.tablespace_map,
             threads: global.threads(),
             recover: self.recover,
             bin_directory: decided.bin_directory,
