@@ -75,28 +75,24 @@ fn text(request: &DrillRequest, report: &DrillReport) -> String {
     let failed = evidence.verdict == Verdict::Failed;
     let verdict = if failed { "FAILED" } else { "it comes back" };
     let took = evidence.finished.duration_since(evidence.started).as_secs_f64();
-    let steps = evidence
-        .steps
-        .iter()
-        .map(|step| vec![format!("  {}", step.name), Seconds(step.duration_ms as f64 / 1000.0).to_string()]);
+    let steps = evidence.steps.iter();
+    let steps = steps.map(|step| (format!("  {}", step.name), Seconds(step.duration_ms as f64 / 1000.0).to_string()));
     let block = Block::new(format!("drill {}: {verdict}", evidence.backup_id))
         .fact("target", target::told(&request.target))
         .fact("database", Bytes(evidence.bytes))
-        .fact(
-            "took",
-            format!("{}; a database that answers after {}", Seconds(took), Seconds(report.measured_rto_seconds)),
-        )
+        .fact("answers", format!("{} after it was begun", Seconds(report.measured_rto_seconds)))
+        .fact("took", Seconds(took))
+        .facts(steps)
         .maybe("kept in", report.kept.as_ref().map(|kept| kept.display()))
         .fact("evidence", &report.evidence_key)
         .bad(&evidence.damage)
         .bad(&evidence.failures)
         .notes(&evidence.notes);
-    let block = if failed {
-        block.next("do not count on this backup: find out why, make a new one, and drill that")
+    if failed {
+        block.next("do not count on this backup before you know why; then drill it, or a new one, again").to_string()
     } else {
-        block
-    };
-    format!("{}{block}", output::table(&["  step", ">took"], steps))
+        block.to_string()
+    }
 }
 
 impl From<DrillError> for Failure {

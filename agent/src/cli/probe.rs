@@ -31,7 +31,16 @@ Examples:
   holdfast-agent probe --probes /etc/holdfast/probes.toml --service shop
   holdfast-agent probe --probes probes.toml --host db.example --user probe
 
-Questions are asked read-only, by the user that is given, who need not be a superuser.
+The file has a table for each question, whose answer is one value:
+  [[probe]]
+  name = \"orders\"
+  database = \"shop\"
+  query = \"select count(*) from public.orders\"
+  expect = { min = 1.0 }
+
+expect may hold equals, min, max, and matches_source = true for the answer that the source gave when it was backed up \
+with --probes. Questions are asked read-only, by the user that is given, who need not be a superuser; tables must be \
+named with their schema.
 
 Exit codes: 0 all answers are as expected; 1 some are not; 2 wrong usage; 3 could not be asked.";
 

@@ -118,7 +118,9 @@ fn text(command: &str, report: &PruneReport) -> String {
         .fact("log", amount(&plan.log))
         .fact("objects", amount(&plan.delete))
         .fact("freed", Bytes(now));
-    format!("{table}{}", waiting(plan, later, block))
+    let block = waiting(plan, later, block);
+    let block = if report.executed { block } else { block.next("the same without --dry-run does it") };
+    format!("{table}{block}")
 }
 
 /// What is only marked yet, and when the next prune deletes it.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use serde_json::Value;
 
 use super::exit::{Failure, Found};
 use super::options::Global;
@@ -72,22 +73,36 @@ impl Arguments {
 fn text(request: &RestoreRequest, report: &RestoreReport) -> String {
     let seconds = report.duration_seconds;
     let restored = &report.restored;
+    let took = match report.reached {
+        Some(_) => format!("{}, recovery included", Seconds(seconds)),
+        None => format!("{}, {}", Seconds(seconds), Rate(restored.restored_bytes, seconds)),
+    };
     let kept = (restored.kept_bytes > 0).then(|| format!("{} were right already", Bytes(restored.kept_bytes)));
     let removed = (restored.removed_files > 0).then(|| count(restored.removed_files, "file"));
     let block = Block::new(format!("restored {} into {}", report.backup_id, report.data_directory.display()))
         .fact("database", format!("{} in {}", Bytes(restored.restored_bytes), count(restored.files, "file")))
         .fact("written", Bytes(restored.written_bytes))
         .maybe("kept", kept)
-        .fact("took", format!("{}, {}", Seconds(seconds), Rate(restored.restored_bytes, seconds)))
+        .fact("took", took)
         .fact("target", target::told(&request.target))
         .maybe("removed", removed)
-        .maybe("reached", report.reached.as_ref())
+        .maybe("reached", report.reached.as_ref().map(reached))
         .notes(&report.notes);
     if report.reached.is_some() {
         block.next("start the server as usual; it is stopped, and writes a history of its own from here on").to_string()
     } else {
         block.next(format!("start it, and it recovers:\n\n{}", shell::line(&report.start_command))).to_string()
     }
+}
+
+/// What recovery reached, in the engine's words: those that say something.
+fn reached(record: &Value) -> String {
+    let Value::Object(facts) = record else { return record.to_string() };
+    let told = facts.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        format!("{} {value}", name.replace('_', " "))
+    });
+    told.collect::<Vec<_>>().join(", ")
 }
 
 impl From<RestoreError> for Failure {
