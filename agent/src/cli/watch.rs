@@ -37,9 +37,9 @@ Examples:
   holdfast-agent --repository /backup watch --data-dir /var/lib/postgresql/16/main
   holdfast-agent watch --service shop --interval 2s --output json
 
-It runs beside archive_command, which ships segments only once they are full: with it, what was committed more than an
-interval ago is in the repository. SIGTERM or SIGINT ends it. With --output json it prints a document for each look, one
-a line.
+It runs beside archive_command, which ships segments only once they are full: with it, what was committed more than an \
+interval ago is in the repository. SIGTERM or SIGINT ends it. With --output json it prints a document for each look, \
+one a line.
 
 Exit codes: 0 it was asked to end; 2 wrong usage; 3 it cannot go on.";
 
