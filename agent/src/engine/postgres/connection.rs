@@ -239,7 +239,8 @@ fn tls_hint(reason: &str) -> &'static str {
         ". Turn ssl on in the server, or choose --sslmode disable"
     } else if reason.contains("NotValidForName") || reason.contains("not valid for name") {
         ". Use the name that is in the certificate's subjectAltName as --host, or --sslmode verify-ca"
-    } else if reason.contains("UnknownIssuer") {
+    } else if reason.contains("UnknownIssuer") || reason.contains("BadSignature") {
+        // The latter is what an authority of the same name with another key looks like.
         ". Give the authority that signed the server's certificate with --sslrootcert"
     } else if reason.contains("CaUsedAsEndEntity") {
         ". The server shows an authority's own certificate; give it one that is signed by the authority"

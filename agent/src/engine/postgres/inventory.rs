@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use postgres::{Client, Row};
+use serde::{Deserialize, Serialize};
 
 use super::connection::{ConnectError, ConnectOptions, connect, innermost};
 
@@ -9,7 +10,7 @@ use super::connection::{ConnectError, ConnectOptions, connect, innermost};
 const DOING: &str = "taking the inventory";
 
 /// What is in a cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
     /// Databases that can be connected to, by name.
     pub databases: Vec<DatabaseInventory>,
@@ -22,7 +23,7 @@ pub struct Inventory {
 }
 
 /// What is in a database.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatabaseInventory {
     /// Its name.
     pub name: String,
@@ -41,7 +42,7 @@ pub struct DatabaseInventory {
 }
 
 /// A collation that sorts otherwise than it did, perhaps.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CollationChange {
     /// With its schema.
     pub name: String,

@@ -21,6 +21,7 @@ pub mod wal;
 
 mod binaries;
 mod connect_options;
+mod connect_sources;
 mod facts;
 mod pgpass;
 mod relation;
