@@ -12,7 +12,7 @@ use holdfast_agent::engine::postgres::server::find_bin;
 use postgres::Client;
 use rustix::process::{Pid, Signal, kill_process};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 pub(crate) const PORT: u16 = 5432;
 
 /// The programs to test with: the oldest version installed.
@@ -65,8 +65,7 @@ fn template() -> &'static Path {
     static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
     TEMPLATE.get_or_init(|| {
         let version = succeed(Command::new(bin().join("postgres")).arg("--version")).stdout;
-        let version: String =
-            String::from_utf8(version).unwrap().chars().filter(|c| c.is_ascii_alphanumeric()).collect();
+        let version: String = String::from_utf8(version).unwrap().chars().filter(char::is_ascii_alphanumeric).collect();
         let template = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("template-{version}"));
         if !template.exists() {
             let cluster = Cluster::made_with(&["--wal-segsize=1"]);
