@@ -4,15 +4,16 @@ use std::fmt;
 
 /// The name of an object, or of a level above objects: parts joined by `/`, relative to the repository.
 ///
-/// A key never holds an empty part, `.` or `..`, nor anything but letters, digits and `-_.+:`, so that no
-/// name read from a damaged or hostile repository can lead out of it.
+/// A key never holds an empty part nor one that begins with a dot, nor anything but letters, digits and `-_.+:`,
+/// so that no name read from a damaged or hostile repository can lead out of it, or to what a file system or a
+/// store keeps for itself (`.tmp`, `.snapshot`, `.nfs0001`).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(String);
 
 /// A text that is no key.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{0:?} cannot be the name of an object: parts are letters, digits and -_.+: joined by '/', never empty, '.' or '..'"
+    "{0:?} cannot be the name of an object: parts are letters, digits and -_.+: joined by '/', never empty nor beginning with a dot"
 )]
 pub struct BadKey(String);
 
@@ -58,8 +59,7 @@ impl Key {
 
 fn is_part(part: &str) -> bool {
     !part.is_empty()
-        && part != "."
-        && part != ".."
+        && !part.starts_with('.')
         && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.+:".contains(&b))
 }
 
@@ -72,5 +72,29 @@ impl fmt::Display for Key {
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_joined_by_separators() {
+        let key = Key::root().child("a").and_then(|key| key.child("b-1_2.c+d:e")).unwrap();
+        assert_eq!(key.as_str(), "a/b-1_2.c+d:e");
+        assert_eq!(key.name(), "b-1_2.c+d:e");
+        assert_eq!(Key::parse("a/b-1_2.c+d:e").unwrap(), key);
+    }
+
+    #[test]
+    fn nothing_leads_out_of_the_repository_or_to_hidden_files() {
+        for bad in
+            ["", "/", "/a", "a/", "a//b", ".", "..", "a/..", "../a", ".tmp/a", "a/.nfs01", "a b", "a\\b", "a\0", "ä"]
+        {
+            assert!(Key::parse(bad).is_err(), "{bad:?} was taken for a key");
+        }
+        assert!(Key::root().child("a/b").is_err());
+        assert!(Key::parse(&"a".repeat(1025)).is_err());
     }
 }

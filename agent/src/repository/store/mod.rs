@@ -8,18 +8,28 @@ use std::ops::Range;
 use bytes::Bytes;
 use jiff::Timestamp;
 
+#[cfg(any(test, feature = "fault-injection"))]
+#[doc(hidden)]
+pub mod conformance;
 mod error;
 pub mod file;
 mod key;
 pub mod memory;
+mod open;
 pub mod s3;
 
 pub use error::{StoreError, StoreFault, StoreResult};
-pub use key::Key;
+pub use key::{BadKey, Key};
+pub use open::open;
 
 /// Keys and bytes, with creation that never overwrites.
 ///
 /// All calls block; callers that want parallelism use threads. Every call is safe to repeat.
+///
+/// # Errors
+/// Every call can fail with every [`StoreFault`] that makes sense for it. [`StoreError::is_transient`] tells
+/// whether to try again later.
+#[expect(clippy::missing_errors_doc, reason = "told above, once for all calls")]
 pub trait Store: Send + Sync + fmt::Debug {
     /// Where this is, for people: a URL without credentials.
     fn location(&self) -> String;
@@ -104,4 +114,9 @@ pub struct Entry {
     pub size: u64,
     /// When it was last written, by the store's clock.
     pub modified: Timestamp,
+}
+
+/// How many bytes a range has; one that ends before it begins is a mistake.
+fn range_length(range: &Range<u64>) -> Result<u64, StoreFault> {
+    range.end.checked_sub(range.start).ok_or_else(|| StoreFault::Refused(format!("the range {range:?} is reversed")))
 }

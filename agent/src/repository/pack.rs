@@ -1,0 +1,173 @@
+//! Packs: frames of compressed pages, and an index of them at the end.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::codec::Cursor;
+
+/// Bytes of a page.
+pub const PAGE_SIZE: usize = 8192;
+/// A frame holds at most this many pages: 1 MiB of them compresses as well as more would.
+pub const PAGES_PER_FRAME: usize = 128;
+/// A pack is closed once it is this large, in bytes.
+pub const PACK_TARGET: usize = 16 << 20;
+/// No pack is larger, in bytes: the target and one frame that does not compress, with its index.
+pub(super) const PACK_LIMIT: u64 = 24 << 20;
+
+const HEADER: &[u8; 16] = b"HFPACK\0\x01\0\x20\0\0\0\0\0\0";
+const TRAILER_MAGIC: &[u8; 8] = b"HFINDEX\x01";
+const INDEX_ENTRY: usize = 24;
+const TRAILER: usize = 16;
+/// Frames are numbered in 16 bits.
+const FRAMES_LIMIT: usize = 60_000;
+
+/// The first 128 bits of a page's BLAKE3 hash.
+pub type PageHash = [u8; 16];
+
+/// The hash by which pages are compared.
+pub fn page_hash(page: &[u8]) -> PageHash {
+    truncated(blake3::hash(page))
+}
+
+fn truncated(hash: blake3::Hash) -> PageHash {
+    let mut short = PageHash::default();
+    short.copy_from_slice(&hash.as_bytes()[..16]);
+    short
+}
+
+/// The digest of a frame: that of its pages' hashes, one after the other.
+pub(super) fn frame_digest<'a>(hashes: impl Iterator<Item = &'a PageHash>) -> PageHash {
+    let mut hasher = blake3::Hasher::new();
+    for hash in hashes {
+        hasher.update(hash);
+    }
+    truncated(hasher.finalize())
+}
+
+/// A pack that is being filled.
+#[derive(Debug)]
+pub(super) struct PackBuilder {
+    bytes: Vec<u8>,
+    index: Vec<u8>,
+    frames: usize,
+}
+
+impl PackBuilder {
+    pub(super) fn new() -> Self {
+        let mut bytes = Vec::with_capacity(PACK_TARGET + (2 << 20));
+        bytes.extend_from_slice(HEADER);
+        Self { bytes, index: Vec::new(), frames: 0 }
+    }
+
+    /// Adds a frame and says which number it has.
+    pub(super) fn push(&mut self, compressed: &[u8], pages: u16, digest: PageHash) -> u16 {
+        self.bytes.extend_from_slice(compressed);
+        self.index.extend_from_slice(&(compressed.len() as u32).to_le_bytes());
+        self.index.extend_from_slice(&pages.to_le_bytes());
+        self.index.extend_from_slice(&0_u16.to_le_bytes());
+        self.index.extend_from_slice(&digest);
+        self.frames += 1;
+        (self.frames - 1) as u16
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames == 0
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes.len() >= PACK_TARGET || self.frames >= FRAMES_LIMIT
+    }
+
+    pub(super) fn finish(mut self) -> Bytes {
+        self.bytes.append(&mut self.index);
+        self.bytes.extend_from_slice(&(self.frames as u32).to_le_bytes());
+        self.bytes.extend_from_slice(&[0; 4]);
+        self.bytes.extend_from_slice(TRAILER_MAGIC);
+        Bytes::from(self.bytes)
+    }
+}
+
+/// A frame as the index of its pack describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Frame {
+    /// Where its compressed bytes are in the pack.
+    pub(super) range: Range<u64>,
+    /// How many pages it holds.
+    pub(super) pages: u16,
+    /// The digest of its pages' hashes.
+    pub(super) digest: PageHash,
+}
+
+/// How many bytes the index and trailer at the end of a pack take, from its last bytes; `None` if they are no pack's.
+pub(super) fn index_length(tail: &[u8]) -> Option<usize> {
+    let trailer = tail.len().checked_sub(TRAILER).map(|at| &tail[at..])?;
+    let mut cursor = Cursor::new(trailer);
+    let frames = cursor.u32()? as usize;
+    if cursor.u32()? != 0 || cursor.take(8)? != TRAILER_MAGIC || frames > FRAMES_LIMIT {
+        return None;
+    }
+    Some(frames * INDEX_ENTRY + TRAILER)
+}
+
+/// The frames of a pack of `size` bytes, from its last bytes; `None` if these are no pack's.
+pub(super) fn parse_index(tail: &[u8], size: u64) -> Option<Vec<Frame>> {
+    let length = index_length(tail)?;
+    let index = tail.len().checked_sub(length).map(|at| &tail[at..tail.len() - TRAILER])?;
+    let mut cursor = Cursor::new(index);
+    let mut frames = Vec::with_capacity(index.len() / INDEX_ENTRY);
+    let mut at = HEADER.len() as u64;
+    while !cursor.is_empty() {
+        let end = at + u64::from(cursor.u32()?);
+        let pages = cursor.u16()?;
+        if cursor.u16()? != 0 || usize::from(pages) > PAGES_PER_FRAME || pages == 0 {
+            return None;
+        }
+        frames.push(Frame { range: at..end, pages, digest: cursor.array()? });
+        at = end;
+    }
+    (at + length as u64 == size).then_some(frames)
+}
+
+/// Whether the pack's first bytes are those of a pack of a version this agent reads.
+pub(super) fn has_header(pack: &[u8]) -> bool {
+    pack.starts_with(HEADER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_index_gives_back_what_was_pushed() {
+        let mut pack = PackBuilder::new();
+        assert!(pack.is_empty());
+        assert_eq!(pack.push(b"first", 3, [1; 16]), 0);
+        assert_eq!(pack.push(b"second!", 128, [2; 16]), 1);
+        let bytes = pack.finish();
+        assert!(has_header(&bytes));
+        let frames = parse_index(&bytes, bytes.len() as u64).unwrap();
+        assert_eq!(frames.len(), 2);
+        assert_eq!(&bytes[frames[1].range.start as usize..frames[1].range.end as usize], b"second!");
+        assert_eq!((frames[0].pages, frames[0].digest), (3, [1; 16]));
+        // The last bytes alone suffice.
+        let length = index_length(&bytes).unwrap();
+        assert_eq!(parse_index(&bytes[bytes.len() - length..], bytes.len() as u64).unwrap(), frames);
+    }
+
+    #[test]
+    fn a_cut_or_grown_pack_has_no_index() {
+        let mut pack = PackBuilder::new();
+        pack.push(b"frame", 1, [1; 16]);
+        let bytes = pack.finish();
+        for cut in 0..bytes.len() {
+            assert_eq!(parse_index(&bytes[..cut], cut as u64), None, "cut to {cut}");
+        }
+        assert_eq!(parse_index(&bytes, bytes.len() as u64 + 1), None);
+    }
+
+    #[test]
+    fn the_header_states_the_page_size() {
+        assert_eq!(u32::from_le_bytes(HEADER[8..12].try_into().unwrap()) as usize, PAGE_SIZE);
+    }
+}

@@ -1,0 +1,99 @@
+//! Stores maps, each once every pack that it names is durable.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crossbeam_channel::Receiver;
+use sha2::{Digest as _, Sha256};
+
+use super::Shared;
+use super::job::Job;
+use crate::repository::error::{RepositoryError, RepositoryResult};
+use crate::repository::manifest::{BaseRow, MapRow};
+use crate::repository::map::{Draft, FilePart, PackRef, files_digest};
+use crate::repository::store::Created;
+
+/// What the finisher waits for.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// Every page of a map has a place.
+    Read(Arc<Job>),
+    /// A pack has a name and is durable.
+    PackStored,
+}
+
+struct Waiting {
+    index: usize,
+    files: Vec<FilePart>,
+    pages: u64,
+    base: Option<BaseRow>,
+    draft: Draft,
+}
+
+/// Stores maps until every thread that could send another has ended.
+pub(super) fn run(shared: &Shared<'_>, events: &Receiver<Event>) -> RepositoryResult<Vec<(usize, Option<MapRow>)>> {
+    let mut waiting: Vec<Waiting> = Vec::new();
+    let mut rows = Vec::new();
+    for event in events {
+        if shared.is_stopped() {
+            continue;
+        }
+        if let Event::Read(job) = event {
+            waiting.push(draft(&job).map_err(RepositoryError::Compression)?);
+        }
+        let mut still = Vec::new();
+        for map in waiting {
+            if map.draft.packs.iter().all(|&pack| shared.packs.get(pack).is_some()) {
+                rows.push((map.index, store(shared, &map)?));
+            } else {
+                still.push(map);
+            }
+        }
+        waiting = still;
+    }
+    Ok(rows)
+}
+
+/// A patch where that is worth it, else a complete map.
+fn draft(job: &Job) -> std::io::Result<Waiting> {
+    let (files, table) = job.remains();
+    let pages = table.len() as u64;
+    let mut chosen = None;
+    if let Some(base) = &job.base {
+        let patch = Draft::patch(&files, &table, base.sha256, &base.table)?;
+        // A patch keeps its base and all its packs alive: it has to be much smaller than a complete map.
+        if patch.size() < table.len() * 16 / 2 {
+            chosen = Some((patch, Some(BaseRow { sha256: base.sha256, size: base.size })));
+        }
+    }
+    let (draft, base) = match chosen {
+        Some(chosen) => chosen,
+        None => (Draft::complete(&files, &table)?, None),
+    };
+    Ok(Waiting { index: job.index, files, pages, base, draft })
+}
+
+/// Stores a map; there is nothing to store where all of its files vanished.
+fn store(shared: &Shared<'_>, map: &Waiting) -> RepositoryResult<Option<MapRow>> {
+    const NONE: PackRef = PackRef { digest: [0; 32], size: 0 };
+    let Some(first) = map.files.first() else {
+        return Ok(None);
+    };
+    let bytes = map.draft.finish(|pack| shared.packs.get(pack).unwrap_or(NONE));
+    let sha256: [u8; 32] = Sha256::digest(&bytes).into();
+    if shared.system.create_exactly(&shared.system.layout.map(&sha256), &bytes)? == Created::New {
+        shared.stored_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+    }
+    Ok(Some(MapRow {
+        sha256,
+        size: bytes.len() as u64,
+        base: map.base.clone(),
+        first: first.path.clone(),
+        first_page: first.first_page,
+        files: map.files.len() as u64,
+        pages: map.pages,
+        files_digest: files_digest(&map.files),
+        read_at: shared.options.now,
+        reused: false,
+    }))
+}
