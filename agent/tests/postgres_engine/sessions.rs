@@ -42,6 +42,16 @@ fn a_session_looks_names_up_in_the_catalog_only() {
 }
 
 #[test]
+fn a_cluster_without_the_usual_database_is_asked_in_another() {
+    let cluster = Cluster::started();
+    let mut other = connect(&cluster.options(), Some("template1")).unwrap();
+    other.batch_execute("DROP DATABASE postgres").unwrap();
+    assert_eq!(text(&mut cluster.client(), "current_database()"), "template1");
+    let error = connect(&cluster.options(), Some("postgres")).err().unwrap();
+    assert!(error.to_string().contains("database \"postgres\" does not exist"), "{error}");
+}
+
+#[test]
 fn a_backup_has_a_label_and_a_tablespace_map_and_ends_later_than_it_began() {
     let cluster = Cluster::started();
     let (mut session, started) = BackupSession::start(cluster.client(), "hold fast", Checkpoint::Fast).unwrap();

@@ -141,6 +141,8 @@ pub(super) struct Target {
     pub(super) port: u16,
     pub(super) user: String,
     pub(super) dbname: String,
+    /// Nobody named the database.
+    pub(super) is_default_database: bool,
     pub(super) password: Option<Password>,
     /// Why a password file was not used.
     pub(super) passfile_note: Option<String>,
@@ -188,6 +190,7 @@ impl ConnectOptions {
             endpoint: sources.endpoint(self.host.as_deref(), port)?,
             port,
             user,
+            is_default_database: dbname.is_none(),
             dbname: dbname.unwrap_or_else(|| "postgres".into()),
             password: None,
             passfile_note: None,
