@@ -2,7 +2,7 @@
 """Reads a repository in a directory: a second implementation, written from agent/src/repository/FORMAT.md alone.
 
     read.py REPOSITORY list
-    read.py REPOSITORY restore BACKUP|latest DIRECTORY
+    read.py REPOSITORY restore BACKUP|latest DIRECTORY        tablespaces beside it, as DIRECTORY.tablespace-OID
     read.py REPOSITORY log DIRECTORY                  every log file, and tails as NAME.tail
     read.py REPOSITORY check                          every object of the repository
 
@@ -95,8 +95,9 @@ class Repository:
         return sorted(found)
 
     def children(self, key):
-        start = self.root / key
-        return sorted(path.name for path in start.iterdir() if path.name[0] != ".") if start.is_dir() else []
+        """The names one level below; a directory that holds no object is none."""
+        depth = key.count("/") + 1 if key else 0
+        return sorted({found.split("/")[depth] for found in self.keys(key)})
 
     def document(self, key, kind, **says):
         data = self.get(key)
@@ -286,9 +287,11 @@ def restore(repository, manifest, target):
             file.write(pages.read(entry)[: size - page * PAGE])
     demand(files == manifest["sizes"]["files"], f"the backup has {files} files, its manifest says {manifest['sizes']['files']}")
     record = manifest["engine_record"]
-    for name in ("backup_label", "tablespace_map"):
-        if content := base64.b64decode(record[name]):
-            (target / name).write_bytes(content)
+    (target / "backup_label").write_bytes(base64.b64decode(record["backup_label"]))
+    # tablespace_map would make the server use the places of the original.
+    for tablespace in record["tablespaces"]:
+        link = target / "pg_tblspc" / str(tablespace["oid"])
+        link.symlink_to(link.rename(f"{target.resolve()}.tablespace-{tablespace['oid']}"))
     return files
 
 
