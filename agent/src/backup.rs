@@ -34,7 +34,7 @@ pub struct BackupRequest {
     /// Whether the server should hurry to its checkpoint.
     pub fast_checkpoint: bool,
     /// What the source answered to probes.
-    pub probes: Vec<crate::repository::ProbeAnswer>,
+    pub probes: Vec<crate::probe::ProbeAnswer>,
 }
 
 /// What was made.

@@ -2,14 +2,19 @@
 
 pub mod archive;
 pub mod backup;
+pub mod cli;
+pub mod drill;
 pub mod engine;
 pub mod home;
 pub mod list;
 pub mod logs;
+pub mod probe;
 pub mod progress;
 pub mod repository;
+pub mod restore;
 pub mod retire;
 pub mod snapshot;
 pub mod steps;
 pub mod stock;
 pub mod verify;
+pub mod watch;

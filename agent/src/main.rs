@@ -1,2 +1,7 @@
 //! `holdfast-agent`.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    holdfast_agent::cli::run(std::env::args_os())
+}

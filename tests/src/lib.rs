@@ -16,6 +16,7 @@ pub mod account;
 pub mod agent;
 pub mod faults;
 pub mod ledger;
+pub mod minio;
 pub mod postgres;
 pub mod tools;
 pub mod wait;

@@ -3,12 +3,14 @@
 //! [`Engine`] is a running server; [`Copies`] is what an engine knows about copies of it, with no server at all.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::logs::{LogName, LogNeed, LogNeeds};
+use crate::probe::{Probe, ProbeAnswer, ProbeResult};
 use crate::snapshot::{Directory, PageJudge, SourceFile};
 
 pub mod postgres;
@@ -195,6 +197,134 @@ pub trait Copies {
     /// # Errors
     /// Where a record makes no sense.
     fn log_of(&self, record: &Value) -> EngineResult<Vec<(LogName, u64)>>;
+
+    /// The backup from which a target can be reached.
+    ///
+    /// # Errors
+    /// Where none can, with the points that are possible.
+    fn choose(&self, choose: &Choose<'_>) -> EngineResult<Choice>;
+
+    /// The file without which no server starts on a copy: it gets its name last.
+    fn last_file(&self) -> &'static str;
+
+    /// Links that a copy needs: where, relative to it, and where to.
+    ///
+    /// # Errors
+    /// Where a tablespace has no place.
+    fn links(&self, record: &Value, moved: &[(PathBuf, PathBuf)]) -> EngineResult<Vec<(String, PathBuf)>>;
+
+    /// Makes sure that no server runs on a directory.
+    ///
+    /// # Errors
+    /// Where one does, or may.
+    fn check_not_running(&self, data_directory: &Path) -> EngineResult<()>;
+
+    /// Adds to a copy what recovery needs beside its files, durably.
+    ///
+    /// # Errors
+    /// Of the directory.
+    fn lay_down(&self, copy: &LayDown<'_>) -> EngineResult<Laid>;
+
+    /// Recovers a copy to its target with a server that nobody else can reach, makes it a database of its own, and stops it.
+    ///
+    /// # Errors
+    /// Where the target is not reached.
+    fn recover(&self, copy: &LayDown<'_>, bin_directory: Option<&Path>) -> EngineResult<Reached>;
+
+    /// Recovers a copy to its target with a server that nobody else can reach, looks into it, and stops it.
+    ///
+    /// # Errors
+    /// Where it does not come up at its target; what is found in it is no error, but a failure in the result.
+    fn examine(&self, copy: &LayDown<'_>, examine: &Examine<'_>) -> EngineResult<Examined>;
+}
+
+/// What one wants to recover to, and from what.
+#[derive(Debug, Clone, Copy)]
+pub struct Choose<'a> {
+    /// The point.
+    pub target: &'a Target,
+    /// The branch to follow, where it is not the newest.
+    pub timeline: Option<u32>,
+    /// Backups by name, with their records; oldest first.
+    pub backups: &'a [(String, Value)],
+    /// The log.
+    pub stock: &'a LogStock,
+}
+
+/// The backup to recover from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// Which of the backups.
+    pub backup: usize,
+    /// The branch to follow.
+    pub timeline: u32,
+    /// The end of the log that is stored, as the engine writes positions.
+    pub log_end: String,
+}
+
+/// A copy whose files are in place, and where it is to be recovered to.
+#[derive(Debug, Clone, Copy)]
+pub struct LayDown<'a> {
+    /// Where it is.
+    pub data_directory: &'a Path,
+    /// The backup's record.
+    pub record: &'a Value,
+    /// Tablespaces that are at another place than they were: old, new.
+    pub tablespaces: &'a [(PathBuf, PathBuf)],
+    /// Where recovery stops.
+    pub target: &'a Target,
+    /// The branch to follow.
+    pub timeline: u32,
+    /// The end of the log that is stored.
+    pub log_end: &'a str,
+    /// What fetches log: put before `wal-fetch %f %p`.
+    pub fetch_command: &'a str,
+}
+
+/// What the engine added to a copy.
+#[derive(Debug, Clone, Default)]
+pub struct Laid {
+    /// What starts a server on it that recovers to the target.
+    pub start_command: Vec<String>,
+    /// What people should know.
+    pub notes: Vec<String>,
+}
+
+/// What recovery reached, asked of the server.
+#[derive(Debug, Clone)]
+pub struct Reached {
+    /// Position, time, branch; the engine's words.
+    pub record: Value,
+    /// What people should know.
+    pub notes: Vec<String>,
+}
+
+/// How a copy is looked into.
+#[derive(Debug, Clone, Copy)]
+pub struct Examine<'a> {
+    /// Where the server's programs are.
+    pub bin_directory: Option<&'a Path>,
+    /// What is asked of it.
+    pub probes: &'a [Probe],
+    /// What the source answered when the backup was made.
+    pub source: &'a [ProbeAnswer],
+}
+
+/// What was found in a copy.
+#[derive(Debug, Default)]
+pub struct Examined {
+    /// What recovery reached; the engine's words.
+    pub reached: Value,
+    /// What was looked at; the engine's words.
+    pub structure: Value,
+    /// What the probes answered.
+    pub probes: Vec<ProbeResult>,
+    /// Named steps with how long they took.
+    pub steps: Vec<(String, Duration)>,
+    /// What speaks against the copy.
+    pub failures: Vec<String>,
+    /// What people should know.
+    pub notes: Vec<String>,
 }
 
 /// What is known of the engine named in a manifest.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::document::Document;
 use super::map::is_safe_path;
+use crate::probe::ProbeAnswer;
 use crate::snapshot::{BadPage, Directory};
 
 /// The name of a backup: the time it was begun, by the store's clock. Sorts by age, also within a second.
@@ -161,15 +162,6 @@ pub struct Sizes {
     pub new_bytes: u64,
     /// What this backup added to the store, log not counted.
     pub stored_bytes: u64,
-}
-
-/// What the source answered to a probe.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProbeAnswer {
-    /// The probe's name.
-    pub name: String,
-    /// The single value it returned, as text; `None` is NULL.
-    pub answer: Option<String>,
 }
 
 impl Manifest {

@@ -26,7 +26,7 @@ pub use error::{Damage, RepositoryError, RepositoryResult};
 pub use evidence::{Evidence, Level, Standing, Step, Verdict};
 pub use layout::Layout;
 pub use lineage::{Fork, Lineage, Owner};
-pub use manifest::{BackupId, Manifest, MapRow, ProbeAnswer, Sizes};
+pub use manifest::{BackupId, Manifest, MapRow, Sizes};
 pub use map::{FilePart, PackRef, PageMap, ZERO_PACK};
 pub use pack::{PACK_TARGET, PAGE_SIZE, PAGES_PER_FRAME, PageHash, page_hash};
 pub use top::{Repository, System};

@@ -9,7 +9,9 @@ use postgres::{Client, Config, NoTls};
 
 pub use super::connect_options::{ConnectOptions, SettingsError, TlsMode};
 use super::connect_options::{Endpoint, Target};
-use super::tls::{self, TlsError};
+pub use super::service::ServiceError;
+use super::tls;
+pub use super::tls::TlsError;
 
 /// How sessions of this program are named in `pg_stat_activity`.
 pub const APPLICATION_NAME: &str = "holdfast-agent";
@@ -116,16 +118,24 @@ impl ConnectError {
 /// # Errors
 /// If the server cannot be reached or does not let us in.
 pub fn connect(options: &ConnectOptions, dbname: Option<&str>) -> Result<Client, ConnectError> {
-    let target = options.resolve(dbname, &|name| std::env::var(name).ok())?;
-    let failed = |error: &postgres::Error| classify(&target, error);
+    open(&options.resolve(dbname, &|name| std::env::var(name).ok())?)
+}
+
+/// Opens a session with a server of our own: what the environment says is about another one.
+pub(super) fn connect_to_own(options: &ConnectOptions, dbname: Option<&str>) -> Result<Client, ConnectError> {
+    open(&options.resolve(dbname, &|_| None)?)
+}
+
+fn open(target: &Target) -> Result<Client, ConnectError> {
+    let failed = |error: &postgres::Error| classify(target, error);
     let mut client = match (&target.endpoint, target.tls) {
         // A socket is not encrypted, as in libpq.
         (Endpoint::Socket(_), _) | (_, TlsMode::Disable) => {
-            config(&target, SslMode::Disable).connect(NoTls).map_err(|e| failed(&e))?
+            config(target, SslMode::Disable).connect(NoTls).map_err(|e| failed(&e))?
         }
-        (Endpoint::Tcp { .. }, TlsMode::Prefer) => prefer_tls(&target)?,
+        (Endpoint::Tcp { .. }, TlsMode::Prefer) => prefer_tls(target)?,
         (Endpoint::Tcp { .. }, _) => {
-            config(&target, SslMode::Require).connect(connector(&target)?).map_err(|e| failed(&e))?
+            config(target, SslMode::Require).connect(connector(target)?).map_err(|e| failed(&e))?
         }
     };
     client.batch_execute(SESSION_SETTINGS).map_err(|e| failed(&e))?;

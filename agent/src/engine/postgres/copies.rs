@@ -1,15 +1,20 @@
 //! What PostgreSQL backups and their log are good for, from their records alone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::control::CONTROL_FILE;
 use super::history::History;
+use super::lay_down;
 use super::lsn::{Lsn, Timeline};
 use super::record::{PostgresRecord, segment_name, timeline_of_branch};
 use super::wal::{SegmentNumber, WalFileName, WalSegment, WalSegmentSize, segment_of};
-use crate::engine::{Copies, EngineResult, LogStock, Window};
+use crate::engine::{
+    Choice, Choose, Copies, EngineResult, Examine, Examined, Laid, LayDown, LogStock, Reached, Window,
+};
 use crate::logs::{LogName, LogNeeds};
 
 /// PostgreSQL's [`Copies`].
@@ -53,6 +58,34 @@ impl Copies for PostgresCopies {
         let record = PostgresRecord::parse(record)?;
         let bytes = |segment: &WalSegment| record.stop_lsn.min(segment.end()).bytes_since(segment.start());
         Ok(record.needed_segments().map(|segment| (segment_name(&segment), bytes(&segment))).collect())
+    }
+
+    fn choose(&self, choose: &Choose<'_>) -> EngineResult<Choice> {
+        super::choose::choose(choose)
+    }
+
+    fn last_file(&self) -> &'static str {
+        CONTROL_FILE
+    }
+
+    fn links(&self, record: &Value, moved: &[(PathBuf, PathBuf)]) -> EngineResult<Vec<(String, PathBuf)>> {
+        lay_down::links(&PostgresRecord::parse(record)?, moved)
+    }
+
+    fn check_not_running(&self, data_directory: &Path) -> EngineResult<()> {
+        lay_down::check_not_running(data_directory)
+    }
+
+    fn lay_down(&self, copy: &LayDown<'_>) -> EngineResult<Laid> {
+        lay_down::lay_down(copy)
+    }
+
+    fn recover(&self, copy: &LayDown<'_>, bin_directory: Option<&Path>) -> EngineResult<Reached> {
+        super::recover::recover(copy, bin_directory)
+    }
+
+    fn examine(&self, copy: &LayDown<'_>, examine: &Examine<'_>) -> EngineResult<Examined> {
+        super::examine::examine(copy, examine)
     }
 }
 
@@ -126,6 +159,11 @@ impl Stored {
     pub(super) fn newest_history(&self, timeline: Timeline, lsn: Lsn) -> History {
         let newest = self.histories.values().rev().find(|history| history.contains(timeline, lsn));
         newest.cloned().or_else(|| self.histories.get(&timeline).cloned()).unwrap_or_else(|| History::first(timeline))
+    }
+
+    /// The history of a timeline, as far as it is stored.
+    pub(super) fn history_of(&self, timeline: Timeline) -> History {
+        self.histories.get(&timeline).cloned().unwrap_or_else(|| History::first(timeline))
     }
 
     /// The log from `start` of `timeline` on, along `history`: its end, and the missing file if later ones are there.

@@ -10,6 +10,7 @@ use super::connect_options::ConnectOptions;
 use super::connection::{ConnectError, connect};
 use super::control::{self, CONTROL_FILE, ControlFile};
 use super::facts::{ServerFacts, facts};
+use super::flush::Flushing;
 use super::inventory::{InventoryError, inventory};
 use super::listing::{self, Listing};
 use super::lsn::{Lsn, Timeline};
@@ -34,6 +35,15 @@ impl PostgresServer {
     /// The server that `options` reach, whose files are at `data_directory`.
     pub fn new(options: ConnectOptions, data_directory: PathBuf) -> Self {
         Self { options, data_directory }
+    }
+
+    /// Opens a session that asks how far the log is flushed.
+    ///
+    /// # Errors
+    /// Where the server cannot be asked, or the data directory is not its own.
+    pub fn flushing(&self) -> EngineResult<Flushing> {
+        let (client, _, _) = self.ask()?;
+        Ok(Flushing::new(client))
     }
 
     /// Asks the server who it is, and whether the data directory really is its own.

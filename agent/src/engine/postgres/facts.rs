@@ -50,6 +50,8 @@ pub struct ServerFacts {
     pub started: Timestamp,
     /// The server's clock.
     pub now: Timestamp,
+    /// The superuser that `initdb` made: a copy can always be asked as this one.
+    pub superuser: String,
 }
 
 impl ServerFacts {
@@ -83,7 +85,8 @@ pub fn facts(client: &mut Client) -> Result<ServerFacts, SessionError> {
     let row = client.query_one(
         "SELECT s.system_identifier::text, s.catalog_version_no::int8, pg_catalog.pg_is_in_recovery(), \
          (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::int8, \
-         (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8 FROM pg_catalog.pg_control_system() s",
+         (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8, \
+         (SELECT rolname::text FROM pg_catalog.pg_roles WHERE oid = 10) FROM pg_catalog.pg_control_system() s",
         &[],
     );
     let row = row.map_err(|error| failed(client, DOING, &error))?;
@@ -107,6 +110,7 @@ pub fn facts(client: &mut Client) -> Result<ServerFacts, SessionError> {
         full_page_writes: settings.text("full_page_writes")? == "on",
         started: timestamp(column(&row, 3)?)?,
         now: timestamp(column(&row, 4)?)?,
+        superuser: column(&row, 5)?,
     })
 }
 

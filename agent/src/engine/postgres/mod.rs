@@ -8,25 +8,39 @@
 //! * [`server`], [`recovery_options`]: a server of our own on a restored copy.
 
 pub mod checksum;
-mod connect_options;
 pub mod connection;
 pub mod control;
-mod copies;
 pub mod engine;
-mod facts;
+pub mod flush;
 pub mod history;
 pub mod inventory;
 pub mod listing;
 pub mod lsn;
-mod pgpass;
 pub mod record;
-mod relation;
-pub mod service;
+pub mod recovery_options;
+pub mod server;
 pub mod session;
-mod session_error;
-pub mod tls;
 pub mod wal;
 pub mod wal_page;
+
+mod binaries;
+mod choose;
+mod connect_options;
+mod copies;
+mod examine;
+pub mod facts;
+mod lay_down;
+mod pgpass;
+pub mod probing;
+mod recover;
+mod relation;
+mod server_error;
+mod server_log;
+mod server_program;
+mod server_settings;
+mod service;
+mod session_error;
+mod tls;
 
 pub use connect_options::ConnectOptions;
 pub use copies::PostgresCopies;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::file::FileStore;
 use super::memory::MemoryStore;
-use super::s3::S3Settings;
+use super::s3::{S3Options, S3Settings, S3Store};
 use super::{Key, Store, StoreError, StoreFault, StoreResult};
 
 /// What can be said instead of a text that names no store.
@@ -15,11 +15,15 @@ const FORMS: &str = "a repository is given as /path, file:///path, s3://bucket/p
 ///
 /// # Errors
 /// Where the URL is of no known form or holds credentials, or the store cannot be opened.
-pub fn open(url: &str, _s3: &S3Settings) -> StoreResult<Arc<dyn Store>> {
+pub fn open(url: &str, s3: &S3Settings) -> StoreResult<Arc<dyn Store>> {
     Ok(match parse(url)? {
         Place::Path(path) => Arc::new(FileStore::open(path)?),
         Place::Memory(name) => MemoryStore::named(name),
-        Place::S3 { .. } => return Err(refused("S3 is not built yet".to_owned())),
+        Place::S3 { bucket, prefix } => Arc::new(S3Store::open(S3Options {
+            bucket: bucket.to_owned(),
+            prefix: prefix.to_owned(),
+            settings: s3.clone(),
+        })?),
     })
 }
 

@@ -85,6 +85,14 @@ impl FileStore {
         }
     }
 
+    /// Where to write what has no name yet. A volume that was read-only when it was opened may not be any more.
+    fn scratch(&self) -> io::Result<&Path> {
+        if self.marker == self.root {
+            dirs::make_durably(&self.scratch)?;
+        }
+        Ok(&self.scratch)
+    }
+
     fn path(&self, key: &Key) -> PathBuf {
         self.root.join(key.as_str())
     }
@@ -181,7 +189,7 @@ impl Store for FileStore {
 
     /// The clock of the file system: for one on a server, the server's.
     fn now(&self) -> StoreResult<Timestamp> {
-        match temp::file_system_clock(&self.scratch) {
+        match self.scratch().and_then(temp::file_system_clock) {
             // Nothing can be written or deleted here, so nothing can be deleted too early by a clock that is off.
             Err(error) if fault::is_denied(&error) => Ok(Timestamp::now()),
             other => other.map_err(|error| self.failed("read the clock of", &Key::root(), &error)),

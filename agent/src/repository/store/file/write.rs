@@ -36,7 +36,7 @@ impl FileStore {
         if fs::symlink_metadata(&path).is_ok() {
             return existed(&path);
         }
-        let temp = Temp::holding(&self.scratch, body)?;
+        let temp = Temp::holding(self.scratch()?, body)?;
         self.name(ways, temp, &path)
     }
 
@@ -112,7 +112,7 @@ impl FileStore {
             Err(error) if is_absence(&error) => return Ok(Swapped::Conflict),
             Err(error) => return Err(error),
         }
-        let temp = Temp::holding(&self.scratch, body)?;
+        let temp = Temp::holding(self.scratch()?, body)?;
         step("file.rename-over");
         fs::rename(temp.path(), &path)?;
         temp.renamed();

@@ -1,0 +1,105 @@
+//! Which backup a target is reached from.
+
+use jiff::Timestamp;
+
+use super::copies::Stored;
+use super::history::History;
+use super::lsn::{Lsn, Timeline};
+use super::record::PostgresRecord;
+use crate::engine::{Choice, Choose, EngineError, EngineResult, Target};
+
+/// A backup with what the log after it reaches.
+struct Candidate {
+    index: usize,
+    name: String,
+    record: PostgresRecord,
+    history: History,
+    end: Lsn,
+    /// Everything committed up to then is stored; and nothing is stored that is not known to be complete.
+    until: Option<(Timestamp, bool)>,
+}
+
+pub(super) fn choose(choose: &Choose<'_>) -> EngineResult<Choice> {
+    let candidates = candidates(choose)?;
+    let fits = |candidate: &&Candidate| match choose.target {
+        Target::Time(time) => candidate.record.stop_time <= *time,
+        Target::Position(position) => position.parse::<Lsn>().is_ok_and(|lsn| candidate.record.stop_lsn <= lsn),
+        Target::Latest | Target::Immediate | Target::Name(_) => true,
+    };
+    let Some(chosen) = candidates.iter().rev().find(fits) else {
+        return Err(too_early(choose.target, &candidates));
+    };
+    check_end(choose.target, chosen)?;
+    let timeline = match choose.target {
+        Target::Immediate => choose.timeline.unwrap_or(chosen.record.timeline.0),
+        _ => chosen.history.timeline().0,
+    };
+    Ok(Choice { backup: chosen.index, timeline, log_end: chosen.end.to_string() })
+}
+
+fn candidates(choose: &Choose<'_>) -> EngineResult<Vec<Candidate>> {
+    let mut candidates = Vec::new();
+    for (index, (name, record)) in choose.backups.iter().enumerate() {
+        let record = PostgresRecord::parse(record)?;
+        let stored = Stored::new(choose.stock, record.wal_segment_size);
+        let history = match choose.timeline {
+            Some(timeline) => stored.history_of(Timeline(timeline)),
+            None => stored.newest_history(record.timeline, record.stop_lsn),
+        };
+        if !history.contains(record.timeline, record.stop_lsn) {
+            continue;
+        }
+        let (end, on, _) = stored.reach(record.start_lsn, record.timeline, &history);
+        let until = choose.stock.position.as_ref().and_then(|(branch, position, until)| {
+            let position: Lsn = position.parse().ok()?;
+            (*branch == on.hex() && position <= end).then_some((*until, position == end))
+        });
+        candidates.push(Candidate { index, name: name.clone(), record, history, end, until });
+    }
+    if candidates.is_empty() {
+        return Err(EngineError::Refused(format!(
+            "no backup is part of timeline {}: see `list` for the timelines that are stored",
+            choose.timeline.unwrap_or_default()
+        )));
+    }
+    Ok(candidates)
+}
+
+fn too_early(target: &Target, candidates: &[Candidate]) -> EngineError {
+    let earliest = candidates.iter().map(|candidate| (candidate.record.stop_time, candidate.record.stop_lsn)).min();
+    let (time, lsn) = earliest.unwrap_or((Timestamp::MIN, Lsn::INVALID));
+    let asked = match target {
+        Target::Time(time) => time.to_string(),
+        Target::Position(position) => position.clone(),
+        _ => "the target".to_owned(),
+    };
+    EngineError::Refused(format!(
+        "{asked} is before the first point that can be recovered: that is {time} ({lsn}), where the first usable backup ended"
+    ))
+}
+
+fn check_end(target: &Target, chosen: &Candidate) -> EngineResult<()> {
+    match target {
+        Target::Time(time) => match chosen.until {
+            Some((until, true)) if *time > until => Err(EngineError::Refused(format!(
+                "{time} is after the last point that can be recovered: everything up to {until} ({}) is stored. \
+                 Choose that time or an earlier one, or recover to the latest point",
+                chosen.end
+            ))),
+            _ => Ok(()),
+        },
+        Target::Position(position) => {
+            let lsn: Lsn = position.parse().map_err(|_| {
+                EngineError::Refused(format!("{position:?} is no log position; positions look like 0/3000060"))
+            })?;
+            if lsn > chosen.end {
+                return Err(EngineError::Refused(format!(
+                    "{lsn} is after the last position that is stored, which is {} (from backup {})",
+                    chosen.end, chosen.name
+                )));
+            }
+            Ok(())
+        }
+        Target::Latest | Target::Immediate | Target::Name(_) => Ok(()),
+    }
+}
