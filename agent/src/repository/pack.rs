@@ -1,6 +1,7 @@
 //! Packs: frames of compressed pages, and an index of them at the end.
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
@@ -19,8 +20,11 @@ const HEADER: &[u8; 16] = b"HFPACK\0\x01\0\x20\0\0\0\0\0\0";
 const TRAILER_MAGIC: &[u8; 8] = b"HFINDEX\x01";
 const INDEX_ENTRY: usize = 24;
 const TRAILER: usize = 16;
-/// Frames are numbered in 16 bits.
-const FRAMES_LIMIT: usize = 60_000;
+/// A pack of more frames is closed, however small it is: they are numbered in 16 bits, and their index has to fit.
+const FRAMES_LIMIT: usize = 32_000;
+/// Room for a pack: the target, one frame over it, and the index.
+const BUFFER: usize = PACK_TARGET + (2 << 20) + ALIGNMENT;
+const ALIGNMENT: usize = 4096;
 
 /// The first 128 bits of a page's BLAKE3 hash.
 pub type PageHash = [u8; 16];
@@ -48,21 +52,21 @@ pub(super) fn frame_digest<'a>(hashes: impl Iterator<Item = &'a PageHash>) -> Pa
 /// A pack that is being filled.
 #[derive(Debug)]
 pub(super) struct PackBuilder {
-    bytes: Vec<u8>,
+    buffer: Buffer,
     index: Vec<u8>,
     frames: usize,
 }
 
 impl PackBuilder {
-    pub(super) fn new() -> Self {
-        let mut bytes = Vec::with_capacity(PACK_TARGET + (2 << 20));
-        bytes.extend_from_slice(HEADER);
-        Self { bytes, index: Vec::new(), frames: 0 }
+    pub(super) fn new(buffers: &Arc<Buffers>) -> Self {
+        let mut buffer = buffers.take();
+        buffer.bytes.extend_from_slice(HEADER);
+        Self { buffer, index: Vec::new(), frames: 0 }
     }
 
     /// Adds a frame and says which number it has.
     pub(super) fn push(&mut self, compressed: &[u8], pages: u16, digest: PageHash) -> u16 {
-        self.bytes.extend_from_slice(compressed);
+        self.buffer.bytes.extend_from_slice(compressed);
         self.index.extend_from_slice(&(compressed.len() as u32).to_le_bytes());
         self.index.extend_from_slice(&pages.to_le_bytes());
         self.index.extend_from_slice(&0_u16.to_le_bytes());
@@ -76,15 +80,55 @@ impl PackBuilder {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.bytes.len() >= PACK_TARGET || self.frames >= FRAMES_LIMIT
+        self.buffer.as_ref().len() >= PACK_TARGET || self.frames >= FRAMES_LIMIT
     }
 
     pub(super) fn finish(mut self) -> Bytes {
-        self.bytes.append(&mut self.index);
-        self.bytes.extend_from_slice(&(self.frames as u32).to_le_bytes());
-        self.bytes.extend_from_slice(&[0; 4]);
-        self.bytes.extend_from_slice(TRAILER_MAGIC);
-        Bytes::from(self.bytes)
+        let bytes = &mut self.buffer.bytes;
+        bytes.append(&mut self.index);
+        bytes.extend_from_slice(&(self.frames as u32).to_le_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(TRAILER_MAGIC);
+        Bytes::from_owner(self.buffer)
+    }
+}
+
+/// Memory for packs, used again and again: so that it neither grows nor is cleared by the kernel each time.
+#[derive(Debug, Default)]
+pub(super) struct Buffers {
+    free: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Buffers {
+    fn take(self: &Arc<Self>) -> Buffer {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut bytes = free.unwrap_or_else(|| Vec::with_capacity(BUFFER));
+        // The pack begins at a block's start, so that a store can write it past the page cache.
+        let start = bytes.as_ptr().align_offset(ALIGNMENT) % ALIGNMENT;
+        bytes.resize(start, 0);
+        Buffer { bytes, start, home: Arc::clone(self) }
+    }
+}
+
+/// The memory of one pack, lent by [`Buffers`].
+#[derive(Debug)]
+struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+    home: Arc<Buffers>,
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.clear();
+        self.home.free.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
     }
 }
 
@@ -140,7 +184,7 @@ mod tests {
 
     #[test]
     fn the_index_gives_back_what_was_pushed() {
-        let mut pack = PackBuilder::new();
+        let mut pack = PackBuilder::new(&Arc::default());
         assert!(pack.is_empty());
         assert_eq!(pack.push(b"first", 3, [1; 16]), 0);
         assert_eq!(pack.push(b"second!", 128, [2; 16]), 1);
@@ -157,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_cut_or_grown_pack_has_no_index() {
-        let mut pack = PackBuilder::new();
+        let mut pack = PackBuilder::new(&Arc::default());
         pack.push(b"frame", 1, [1; 16]);
         let bytes = pack.finish();
         for cut in 0..bytes.len() {
