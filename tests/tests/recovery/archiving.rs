@@ -56,7 +56,12 @@ fn a_store_that_was_away_and_a_killed_archiver_leave_no_gap() {
     let closed = |mode| fs::set_permissions(site.repository(), Permissions::from_mode(mode)).unwrap();
     closed(0o000);
     let before = failures(&site.server);
-    let missed: Vec<String> = (0..3).map(|_| { load.wait_for(50); site.server.switch_wal() }).collect();
+    let missed: Vec<String> = (0..3)
+        .map(|_| {
+            load.wait_for(50);
+            site.server.switch_wal()
+        })
+        .collect();
     wait::until_seen(PATIENCE, "wal-push to fail", || match failures(&site.server) - before {
         failed if failed >= 2 => Ok(()),
         failed => Err(failed),

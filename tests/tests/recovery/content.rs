@@ -42,10 +42,8 @@ fn tablespaces_come_back_where_they_were_or_where_they_are_mapped(#[values(Major
     let copy = site.recover(&["--tablespace-map", &map]);
     let places = "SELECT string_agg(pg_tablespace_location(oid), ',' ORDER BY spcname)
                     FROM pg_tablespace WHERE spcname IN ('far', 'near')";
-    let [at_far, at_near] = <[String; 2]>::try_from(
-        copy.server.psql(places).split(',').map(str::to_owned).collect::<Vec<_>>(),
-    )
-    .unwrap();
+    let [at_far, at_near] =
+        <[String; 2]>::try_from(copy.server.psql(places).split(',').map(str::to_owned).collect::<Vec<_>>()).unwrap();
     assert_eq!(PathBuf::from(at_far), elsewhere);
     assert!(at_near.starts_with("pg_tblspc/"), "{at_near}");
     assert_eq!(copy.server.psql(&format!("{SUM} distant")), SUMMED);

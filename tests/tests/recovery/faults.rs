@@ -38,7 +38,9 @@ fn a_backup_whose_store_fills_up_fails_and_is_not_listed() {
     let outcome = site.agent.run(&["--output", "json", "backup", "--data-dir", site.data()]);
     assert_names(&refused(&outcome, 3), &["No space left on device"]);
     assert_eq!(site.backups(), [first.as_str()]);
-    assert!(!site.server.value::<bool>("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query ~ 'pg_backup_start' AND pid <> pg_backend_pid())"));
+    assert!(!site.server.value::<bool>(
+        "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query ~ 'pg_backup_start' AND pid <> pg_backend_pid())"
+    ));
 
     // The next one succeeds by itself once there is room, and the old one was not harmed.
     disk.resize(256 * MIB);
@@ -155,8 +157,12 @@ fn damaged_pages_of_the_source_are_named_and_the_last_clean_backup_is_kept(
     assert_eq!(lines, [(false, 0), (true, 2), (true, 2), (true, 2), (true, 2)]);
 
     let plan = site.agent.json(&["prune", "--keep", "1", "--grace", "0s"]);
-    let decided: Vec<_> =
-        plan["backups"].as_array().unwrap().iter().map(|backup| (text(&backup["backup_id"]), text(&backup["decision"]))).collect();
+    let decided: Vec<_> = plan["backups"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|backup| (text(&backup["backup_id"]), text(&backup["decision"])))
+        .collect();
     assert_eq!(decided[0], (clean.clone(), "counted".into()), "{decided:?}");
     assert!(decided[1..].iter().all(|(_, decision)| decision == "newer"), "{decided:?}");
     let kept = site.agent.json(&["prune", "--keep-within", "0s", "--grace", "0s"]);

@@ -142,7 +142,10 @@ fn a_wrong_clock_is_reported_and_removes_nothing(#[case] offset: &str, #[case] s
     assert_eq!(site.backups(), all);
     let skew = wrong.json(&["list"])["clock_skew_seconds"].as_f64().unwrap();
     assert!((skew - f64::from(seconds)).abs() < 60.0, "{skew}");
-    assert_names(&wrong.run(&["list"]).stdout, &["this machine's clock is", if seconds > 0 { "ahead" } else { "behind" }]);
+    assert_names(
+        &wrong.run(&["list"]).stdout,
+        &["this machine's clock is", if seconds > 0 { "ahead" } else { "behind" }],
+    );
     assert!(site.list()["clock_skew_seconds"].as_f64().unwrap().abs() < 5.0);
 
     wrong.run(&["verify", "all"]).expect_code(0);

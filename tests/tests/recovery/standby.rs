@@ -123,7 +123,10 @@ fn recovery_follows_the_promoted_standby_and_not_the_old_primary(
     insert(&follower.server, "promoted-e");
     follower.server.wait_archived(&follower.server.switch_wal());
     let copy = site.recover(&[]);
-    assert_eq!((copy.backup_id(), copy.server.psql(ROWS)), (text(&after["backup_id"]), "a,b,promoted-c,promoted-e".into()));
+    assert_eq!(
+        (copy.backup_id(), copy.server.psql(ROWS)),
+        (text(&after["backup_id"]), "a,b,promoted-c,promoted-e".into())
+    );
     assert_eq!(site.recover(&[&before]).server.psql(ROWS), "a,b,promoted-c,promoted-e");
     site.agent.run(&["verify", "all"]).expect_code(0);
 }

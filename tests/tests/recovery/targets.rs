@@ -183,9 +183,7 @@ fn a_lost_server_comes_back_with_every_row_acknowledged_before_the_last_look(
 /// Hundreds of random points.
 #[rstest]
 #[ignore = "takes many minutes"]
-fn soak_a_hundred_random_points_are_each_exact(
-    #[values(Major::V15, Major::V16, Major::V17, Major::V18)] major: Major,
-) {
+fn soak_a_hundred_random_points_are_each_exact(#[values(Major::V15, Major::V16, Major::V17, Major::V18)] major: Major) {
     let History { site, record, marks, .. } = history(major, 100);
     for mark in &marks {
         site.recover(&["--target-time", &rfc3339(mark.time)]).check(&record, &Target::Time(mark.time));

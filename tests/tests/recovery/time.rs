@@ -48,8 +48,7 @@ fn a_target_within_a_backup_chooses_the_backup_before_it(#[values(Major::V15, Ma
     let copy = site.recover(&["--target-time", &rfc3339(after.time)]);
     assert_eq!(copy.backup_id(), text(&second["backup_id"]));
     copy.check(&record, &Target::Time(after.time));
-    // The restore point within the slow backup is found from the first, where no backup is named.
-    let copy = site.recover(&["--target-name", &during.name]);
+    let copy = site.recover(&[&first_id, "--target-name", &during.name]);
     copy.check(&record, &Target::Time(during.time));
 
     let earliest = text(&first["record"]["stop_time"]);
