@@ -124,7 +124,7 @@ fn no_head(store: &dyn Store) -> RepositoryResult<RepositoryError> {
         }
     }
     Ok(RepositoryError::Absent(format!(
-        "there is no repository at {}: the first `backup` or `wal-push` makes one; check --repository if you expected one",
+        "there is no repository at {}: is it mounted, and is --repository right? The first `backup` makes one",
         store.location()
     )))
 }
