@@ -22,16 +22,19 @@ pub struct Small {
 }
 
 impl Small {
-    /// Makes the server and its data; it archives to the repository `first`, where nothing is yet.
+    /// Makes the server and its data; what it archives goes nowhere until [`Small::point_at`] says where.
     pub fn new() -> Self {
         let scratch = Scratch::new();
         let archiver = Agent::new(scratch.path().join("current").display().to_string());
         let options = ["archive_mode = on", "wal_keep_size = 1GB", "autovacuum = off", "checkpoint_timeout = 1h"]
             .iter()
             .fold(Options::new().wal_segment_mib(1), |options, line| options.conf(*line))
-            .conf(format!("archive_command = '{}'", archiver.archive_command()))
+            .conf(format!(
+                "archive_command = 'test ! -e {}/holdfast.json || {}'",
+                archiver.repository(),
+                archiver.archive_command()
+            ))
             .conf("restore_command = '/bin/false'");
-        symlink("first", scratch.path().join("current")).unwrap();
         let server = Server::create(Major::V15, &options);
         server.sql("UPDATE pg_database SET datistemplate = false");
         server.sql("DROP DATABASE template1");
@@ -61,6 +64,8 @@ impl Small {
 
     /// Makes the server archive to the repository of this name from now on.
     pub fn point_at(&self, name: &str) {
+        // Before, so that no segment is lost between the two.
+        self.wait_archived();
         let (link, new) = (self.path("current"), self.path("current.new"));
         symlink(name, &new).unwrap();
         std::fs::rename(new, link).unwrap();
