@@ -344,7 +344,7 @@ fn a_watch_that_is_killed_at_any_step_loses_nothing() {
     small.point_at("first");
     small.make_backup("first");
     small.point_at("nowhere");
-    let watch = ["watch", "--data-dir", small.server.data_directory().to_str().unwrap(), "--interval", "20ms"];
+    let watch = ["watch", "--data-dir", small.server.data_directory().to_str().unwrap(), "--interval", "1s"];
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -362,7 +362,7 @@ fn a_watch_that_is_killed_at_any_step_loses_nothing() {
         });
         let stopped = StopOnDrop(&stop);
         let mut repository = small.path("first");
-        let kills = 90;
+        let kills = 45;
         for step in 1..=kills {
             let what = format!("killed at step {step} of a watch");
             let name = small.path(&format!("killed-{step}"));
