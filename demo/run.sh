@@ -184,10 +184,22 @@ PY
 
 drill() {
     say "A drill: restored to the newest point, started in isolation, recovered, asked"
-    printf '[[probe]]\nname = "branches"\nquery = "SELECT count(*) FROM public.pgbench_branches"\nexpect = "20"\n' >"$work/probes.toml"
+    cat >"$work/probes.toml" <<'PROBES'
+[[probe]]
+name = "no branch is missing"
+database = "postgres"
+query = "SELECT count(*) FROM public.pgbench_branches"
+expect = { equals = "20" }
+
+[[probe]]
+name = "the books balance"
+database = "postgres"
+query = "SELECT (SELECT sum(abalance) FROM public.pgbench_accounts) = (SELECT sum(bbalance) FROM public.pgbench_branches)"
+expect = { equals = "t" }
+PROBES
     chmod 644 "$work/probes.toml"
     timed drill agent --output json drill latest --scratch "$work" --probes "$work/probes.toml" --pg-bin "$pgbin" >"$work/drill.json"
-    [[ $(field "$work/drill.json" "d['evidence']['verdict']") == passed ]] || fail "the drill failed"
+    [[ $(field "$work/drill.json" "d['verdict']") == passed ]] || fail "the drill failed"
     agent list
 }
 

@@ -71,7 +71,7 @@ impl Arguments {
             None => Vec::<ProbeAnswer>::new(),
         };
         let request = BackupRequest {
-            choice: global.choice(self.new_lineage),
+            choice: global.choice(true, self.new_lineage),
             threads: global.threads(),
             compression: self.compression,
             reread_within: self.reread_within,

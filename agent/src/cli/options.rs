@@ -33,7 +33,7 @@ pub(super) struct Global {
     #[arg(long, global = true, value_enum, value_name = "FORMAT", env = "HOLDFAST_OUTPUT", default_value = "text")]
     pub(super) output: Format,
 
-    /// Threads that read, hash and compress [default: one for each core, at most 8]
+    /// Threads that read, hash and compress [default: one for each core, at most 4]
     #[arg(long, global = true, value_name = "N", env = "HOLDFAST_THREADS", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(super) threads: Option<u16>,
 
@@ -185,8 +185,8 @@ impl Global {
     }
 
     /// Which lineage a server's backup or log goes to.
-    pub(super) fn choice(&self, new_lineage: bool) -> Choice {
-        Choice { lineage: self.lineage.clone(), new_lineage }
+    pub(super) fn choice(&self, begin: bool, new_lineage: bool) -> Choice {
+        Choice { lineage: self.lineage.clone(), new_lineage, may_begin: begin }
     }
 }
 

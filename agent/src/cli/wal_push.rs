@@ -30,7 +30,7 @@ Exit codes: 0 stored; 2 wrong usage; 3 not stored. None is above 125, which woul
 
 impl Arguments {
     pub(super) fn run(self, global: &Global) -> Result<Found, Failure> {
-        let report = archive::push(global.store()?, &global.choice(false), &self.path, global.threads())
+        let report = archive::push(global.store()?, &global.choice(false, false), &self.path, global.threads())
             .map_err(|error| Failure::from(error).undone_at_all())?;
         if global.output == Format::Json {
             output::print_json(&report)?;

@@ -53,7 +53,7 @@ impl Arguments {
         let mut printed = Ok(());
         let mut said = None;
         let server = PostgresServer::new(connection, self.data_dir.clone());
-        let request = WatchRequest { data_directory: self.data_dir, choice: global.choice(false), interval };
+        let request = WatchRequest { data_directory: self.data_dir, choice: global.choice(false, false), interval };
         watch::watch(&server, store, &request, &stop, &mut |tick| {
             printed = tell(format, tick, &mut said);
             if printed.is_err() {

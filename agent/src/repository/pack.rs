@@ -1,10 +1,12 @@
 //! Packs: frames of compressed pages, and an index of them at the end.
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
 use super::codec::Cursor;
+use crate::aligned::Aligned;
 
 /// Bytes of a page.
 pub const PAGE_SIZE: usize = 8192;
@@ -19,8 +21,10 @@ const HEADER: &[u8; 16] = b"HFPACK\0\x01\0\x20\0\0\0\0\0\0";
 const TRAILER_MAGIC: &[u8; 8] = b"HFINDEX\x01";
 const INDEX_ENTRY: usize = 24;
 const TRAILER: usize = 16;
-/// Frames are numbered in 16 bits.
-const FRAMES_LIMIT: usize = 60_000;
+/// A pack of more frames is closed, however small it is: they are numbered in 16 bits, and their index has to fit.
+const FRAMES_LIMIT: usize = 32_000;
+/// Room for a pack: the target, one frame over it, and the index.
+const BUFFER: usize = PACK_TARGET + (2 << 20);
 
 /// The first 128 bits of a page's BLAKE3 hash.
 pub type PageHash = [u8; 16];
@@ -48,21 +52,21 @@ pub(super) fn frame_digest<'a>(hashes: impl Iterator<Item = &'a PageHash>) -> Pa
 /// A pack that is being filled.
 #[derive(Debug)]
 pub(super) struct PackBuilder {
-    bytes: Vec<u8>,
+    buffer: Buffer,
     index: Vec<u8>,
     frames: usize,
 }
 
 impl PackBuilder {
-    pub(super) fn new() -> Self {
-        let mut bytes = Vec::with_capacity(PACK_TARGET + (2 << 20));
-        bytes.extend_from_slice(HEADER);
-        Self { bytes, index: Vec::new(), frames: 0 }
+    pub(super) fn new(buffers: &Arc<Buffers>) -> Self {
+        let mut buffer = buffers.take();
+        buffer.extend(HEADER);
+        Self { buffer, index: Vec::new(), frames: 0 }
     }
 
     /// Adds a frame and says which number it has.
     pub(super) fn push(&mut self, compressed: &[u8], pages: u16, digest: PageHash) -> u16 {
-        self.bytes.extend_from_slice(compressed);
+        self.buffer.extend(compressed);
         self.index.extend_from_slice(&(compressed.len() as u32).to_le_bytes());
         self.index.extend_from_slice(&pages.to_le_bytes());
         self.index.extend_from_slice(&0_u16.to_le_bytes());
@@ -76,15 +80,59 @@ impl PackBuilder {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.bytes.len() >= PACK_TARGET || self.frames >= FRAMES_LIMIT
+        self.buffer.as_ref().len() >= PACK_TARGET || self.frames >= FRAMES_LIMIT
     }
 
     pub(super) fn finish(mut self) -> Bytes {
-        self.bytes.append(&mut self.index);
-        self.bytes.extend_from_slice(&(self.frames as u32).to_le_bytes());
-        self.bytes.extend_from_slice(&[0; 4]);
-        self.bytes.extend_from_slice(TRAILER_MAGIC);
-        Bytes::from(self.bytes)
+        self.buffer.extend(&self.index);
+        self.buffer.extend(&(self.frames as u32).to_le_bytes());
+        self.buffer.extend(&[0; 4]);
+        self.buffer.extend(TRAILER_MAGIC);
+        Bytes::from_owner(self.buffer)
+    }
+}
+
+/// Memory for packs, used again and again: so that it neither grows nor is cleared by the kernel each time.
+#[derive(Debug, Default)]
+pub(super) struct Buffers {
+    free: Mutex<Vec<Aligned>>,
+}
+
+impl Buffers {
+    fn take(self: &Arc<Self>) -> Buffer {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let bytes = free.unwrap_or_else(|| Aligned::with_capacity(BUFFER));
+        Buffer { bytes: Some(bytes), home: Arc::clone(self) }
+    }
+}
+
+/// The memory of one pack, lent by [`Buffers`] until it is dropped.
+#[derive(Debug)]
+struct Buffer {
+    bytes: Option<Aligned>,
+    home: Arc<Buffers>,
+}
+
+impl Buffer {
+    fn extend(&mut self, more: &[u8]) {
+        if let Some(bytes) = &mut self.bytes {
+            bytes.extend(more);
+        }
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.as_ref().map(Aligned::as_ref).unwrap_or_default()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(mut bytes) = self.bytes.take() {
+            bytes.clear();
+            self.home.free.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+        }
     }
 }
 
@@ -140,7 +188,7 @@ mod tests {
 
     #[test]
     fn the_index_gives_back_what_was_pushed() {
-        let mut pack = PackBuilder::new();
+        let mut pack = PackBuilder::new(&Arc::default());
         assert!(pack.is_empty());
         assert_eq!(pack.push(b"first", 3, [1; 16]), 0);
         assert_eq!(pack.push(b"second!", 128, [2; 16]), 1);
@@ -157,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_cut_or_grown_pack_has_no_index() {
-        let mut pack = PackBuilder::new();
+        let mut pack = PackBuilder::new(&Arc::default());
         pack.push(b"frame", 1, [1; 16]);
         let bytes = pack.finish();
         for cut in 0..bytes.len() {

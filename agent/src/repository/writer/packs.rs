@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
@@ -13,7 +13,7 @@ use super::finisher::Event;
 use super::job::NO_PACK;
 use crate::repository::error::RepositoryResult;
 use crate::repository::map::{PackRef, PageMap, PageTable, Place, ZERO_PACK};
-use crate::repository::pack::{PackBuilder, PageHash};
+use crate::repository::pack::{Buffers, PackBuilder, PageHash};
 use crate::repository::store::Created;
 
 /// Numbers for packs, valid within one backup.
@@ -97,27 +97,25 @@ pub(super) struct FullPack {
 /// The pack that the workers fill together.
 pub(super) struct Filling<'a> {
     shared: &'a Shared<'a>,
-    current: Mutex<(u32, PackBuilder)>,
+    buffers: Arc<Buffers>,
+    current: Mutex<Option<(u32, PackBuilder)>>,
     full: Mutex<Option<Sender<FullPack>>>,
 }
 
 impl<'a> Filling<'a> {
     pub(super) fn new(shared: &'a Shared<'a>, full: Sender<FullPack>) -> Self {
-        let current = Mutex::new((shared.packs.reserve(), PackBuilder::new()));
-        Self { shared, current, full: Mutex::new(Some(full)) }
+        Self { shared, buffers: Arc::default(), current: Mutex::default(), full: Mutex::new(Some(full)) }
     }
 
     /// Adds a frame and says where it is: pack and number.
     pub(super) fn push(&self, compressed: &[u8], pages: usize, digest: PageHash) -> (u32, u16) {
         let (place, full) = {
             let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-            let frame = current.1.push(compressed, pages as u16, digest);
-            let place = (current.0, frame);
-            let full = current
-                .1
-                .is_full()
-                .then(|| std::mem::replace(&mut *current, (self.shared.packs.reserve(), PackBuilder::new())));
-            (place, full)
+            let (number, pack) =
+                current.get_or_insert_with(|| (self.shared.packs.reserve(), PackBuilder::new(&self.buffers)));
+            let place = (*number, pack.push(compressed, pages as u16, digest));
+            let is_full = pack.is_full();
+            (place, current.take_if(|_| is_full))
         };
         if let Some((number, pack)) = full {
             self.send(number, pack);
@@ -134,16 +132,12 @@ impl<'a> Filling<'a> {
     }
 
     /// Sends the last pack; there will be no more.
-    pub(super) fn close(&self) -> RepositoryResult<()> {
-        let (number, pack) = {
-            let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *current, (NO_PACK, PackBuilder::new()))
-        };
-        if !pack.is_empty() && !self.shared.is_stopped() {
+    pub(super) fn close(&self) {
+        let last = self.current.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((number, pack)) = last.filter(|(_, pack)| !pack.is_empty() && !self.shared.is_stopped()) {
             self.send(number, pack);
         }
         self.full.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Ok(())
     }
 }
 
