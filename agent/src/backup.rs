@@ -16,6 +16,7 @@ use crate::repository::store::Store;
 use crate::repository::writer::{self, Compression, WriteOptions};
 use crate::repository::{BackupId, Manifest, RepositoryError, Sizes, prune};
 use crate::snapshot::BadPage;
+use crate::steps::step;
 
 /// How long a backup waits for the server to archive log that it no longer has itself.
 const LOG_PATIENCE: Duration = Duration::from_secs(60);
@@ -110,9 +111,11 @@ pub fn backup(
     let started = home.system.store().now()?;
     let id = BackupId::new(started);
 
+    step("begin the backup in the server");
     let mut snapshot =
         engine.begin_snapshot(&SnapshotRequest { label: format!("holdfast {id}"), fast: request.fast_checkpoint })?;
     let options = write_options(&home, previous.as_ref(), request)?;
+    step("copy the server's files");
     let written = {
         let snapshot = &mut *snapshot;
         let mut last = || snapshot.last_files().map_err(|error| RepositoryError::Refused(error.to_string()));
@@ -127,6 +130,7 @@ pub fn backup(
         )?
     };
     let directories = snapshot.directories().to_vec();
+    step("end the backup in the server");
     let end = snapshot.finish()?;
     for need in &end.log {
         secure(&home, need, request.threads)?;

@@ -118,7 +118,10 @@ impl<'a> Verifier<'a> {
             let rows = self.good_maps(&manifest, &mut findings)?;
             match self.level {
                 Level::Objects => self.packs_exist(&rows, &mut findings)?,
-                Level::Data | Level::Drill => self.pages(&rows, &mut findings, progress)?,
+                Level::Data | Level::Drill => {
+                    self.packs_exist(&rows, &mut findings)?;
+                    self.pages(&rows, &mut findings, progress)?;
+                }
             }
             self.log(&manifest, &mut findings)?;
             self.documents(&mut findings)?;
@@ -166,7 +169,7 @@ impl<'a> Verifier<'a> {
                 if !seen.insert(pack) {
                     continue;
                 }
-                findings.objects += 1;
+                findings.objects += u64::from(self.level == Level::Objects);
                 let key = system.layout.pack(&pack.digest);
                 match stored.get(key.as_str()) {
                     Some(size) if *size == u64::from(pack.size) => {}

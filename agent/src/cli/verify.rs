@@ -32,7 +32,7 @@ Examples:
   holdfast-agent --repository /backup verify all
   holdfast-agent --repository /backup verify 20260131T235959Z-0a1b2c --level objects
 
-What was seen is kept beside the backup as evidence; `list` tells its outcome. A backup counts for retention once it
+What was seen is kept beside the backup as evidence; `list` tells its outcome. A backup counts for retention once it \
 is verified at the level data.
 
 Exit codes: 0 all is right; 1 something is wrong with the data, and it is named; 2 wrong usage; 3 could not be checked.";

@@ -38,9 +38,9 @@ Examples, in postgresql.conf:
 
 The file is given back whole and checked. `restore` writes the whole command for you.
 
-Exit codes: 0 given back; 1 it is past the end of the archive (a standby, known by its standby.signal, is also told so
-while the store cannot be reached, and streams on); 126 anything else, wrong usage included: PostgreSQL then stops with
-an error instead of taking damage, a hole, or a store that is away for the end of the log.";
+Exit codes: 0 given back; 1 it is past the end of the archive (a standby, known by its standby.signal, is told so too \
+while the store cannot be reached, and streams on); 126 anything else, wrong usage included: PostgreSQL then stops with \
+an error, instead of taking damage, a hole, or a store that is away for the end of the log.";
 
 impl Arguments {
     pub(super) fn run(self, global: &Global) -> Result<Found, Failure> {

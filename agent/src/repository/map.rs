@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::codec::{Cursor, put_varint};
-use super::pack::{PAGE_SIZE, PAGES_PER_FRAME, PageHash};
+use super::pack::{PACK_LIMIT, PAGE_SIZE, PAGES_PER_FRAME, PageHash};
 use crate::snapshot::Stamp;
 
 /// A part of a file covers at most this many pages: 1 GiB.
@@ -324,7 +324,10 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, String> {
         return Err("it goes on after its end".to_owned());
     }
     check_files(&files, pages)?;
-    let packs = packs.chunks_exact(36).map(pack_ref).collect();
+    let packs: Vec<PackRef> = packs.chunks_exact(36).map(pack_ref).collect();
+    if let Some(pack) = packs.iter().find(|pack| u64::from(pack.size) > PACK_LIMIT) {
+        return Err(format!("it claims a pack of {} bytes", pack.size));
+    }
     Ok(Parsed { base: (patch == 1).then_some(base), files, packs, pages: pages as usize, runs, hashes })
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::codec::Cursor;
+use crate::aligned::Aligned;
 
 /// Bytes of a page.
 pub const PAGE_SIZE: usize = 8192;
@@ -23,8 +24,7 @@ const TRAILER: usize = 16;
 /// A pack of more frames is closed, however small it is: they are numbered in 16 bits, and their index has to fit.
 const FRAMES_LIMIT: usize = 32_000;
 /// Room for a pack: the target, one frame over it, and the index.
-const BUFFER: usize = PACK_TARGET + (2 << 20) + ALIGNMENT;
-const ALIGNMENT: usize = 4096;
+const BUFFER: usize = PACK_TARGET + (2 << 20);
 
 /// The first 128 bits of a page's BLAKE3 hash.
 pub type PageHash = [u8; 16];
@@ -60,13 +60,13 @@ pub(super) struct PackBuilder {
 impl PackBuilder {
     pub(super) fn new(buffers: &Arc<Buffers>) -> Self {
         let mut buffer = buffers.take();
-        buffer.bytes.extend_from_slice(HEADER);
+        buffer.extend(HEADER);
         Self { buffer, index: Vec::new(), frames: 0 }
     }
 
     /// Adds a frame and says which number it has.
     pub(super) fn push(&mut self, compressed: &[u8], pages: u16, digest: PageHash) -> u16 {
-        self.buffer.bytes.extend_from_slice(compressed);
+        self.buffer.extend(compressed);
         self.index.extend_from_slice(&(compressed.len() as u32).to_le_bytes());
         self.index.extend_from_slice(&pages.to_le_bytes());
         self.index.extend_from_slice(&0_u16.to_le_bytes());
@@ -84,11 +84,10 @@ impl PackBuilder {
     }
 
     pub(super) fn finish(mut self) -> Bytes {
-        let bytes = &mut self.buffer.bytes;
-        bytes.append(&mut self.index);
-        bytes.extend_from_slice(&(self.frames as u32).to_le_bytes());
-        bytes.extend_from_slice(&[0; 4]);
-        bytes.extend_from_slice(TRAILER_MAGIC);
+        self.buffer.extend(&self.index);
+        self.buffer.extend(&(self.frames as u32).to_le_bytes());
+        self.buffer.extend(&[0; 4]);
+        self.buffer.extend(TRAILER_MAGIC);
         Bytes::from_owner(self.buffer)
     }
 }
@@ -96,39 +95,44 @@ impl PackBuilder {
 /// Memory for packs, used again and again: so that it neither grows nor is cleared by the kernel each time.
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
-    free: Mutex<Vec<Vec<u8>>>,
+    free: Mutex<Vec<Aligned>>,
 }
 
 impl Buffers {
     fn take(self: &Arc<Self>) -> Buffer {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut bytes = free.unwrap_or_else(|| Vec::with_capacity(BUFFER));
-        // The pack begins at a block's start, so that a store can write it past the page cache.
-        let start = bytes.as_ptr().align_offset(ALIGNMENT) % ALIGNMENT;
-        bytes.resize(start, 0);
-        Buffer { bytes, start, home: Arc::clone(self) }
+        let bytes = free.unwrap_or_else(|| Aligned::with_capacity(BUFFER));
+        Buffer { bytes: Some(bytes), home: Arc::clone(self) }
     }
 }
 
-/// The memory of one pack, lent by [`Buffers`].
+/// The memory of one pack, lent by [`Buffers`] until it is dropped.
 #[derive(Debug)]
 struct Buffer {
-    bytes: Vec<u8>,
-    start: usize,
+    bytes: Option<Aligned>,
     home: Arc<Buffers>,
+}
+
+impl Buffer {
+    fn extend(&mut self, more: &[u8]) {
+        if let Some(bytes) = &mut self.bytes {
+            bytes.extend(more);
+        }
+    }
 }
 
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes[self.start..]
+        self.bytes.as_ref().map(Aligned::as_ref).unwrap_or_default()
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let mut bytes = std::mem::take(&mut self.bytes);
-        bytes.clear();
-        self.home.free.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+        if let Some(mut bytes) = self.bytes.take() {
+            bytes.clear();
+            self.home.free.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+        }
     }
 }
 

@@ -52,7 +52,7 @@ impl Repository {
         match document::read::<Head>(&*store, &Layout::repository()) {
             Ok((head, _)) => Ok(Self { store, id: head.repository_id }),
             Err(RepositoryError::Store(error)) if error.is_not_found() => Err(RepositoryError::Absent(format!(
-                "there is no repository at {}: the first `backup` or `wal-push` makes one; check --repository if you expected one",
+                "there is no repository at {}: is it mounted, and is --repository right? The first `backup` makes one",
                 store.location()
             ))),
             Err(error) => Err(error),

@@ -186,7 +186,11 @@ impl<'a> Previous<'a> {
     }
 
     /// What the previous backup had for the pages of these parts, and what a map of them could be a patch of.
-    fn pages(&mut self, shared: &Shared<'_>, parts: &[FilePart]) -> RepositoryResult<(Option<PageTable>, Option<Base>)> {
+    fn pages(
+        &mut self,
+        shared: &Shared<'_>,
+        parts: &[FilePart],
+    ) -> RepositoryResult<(Option<PageTable>, Option<Base>)> {
         if self.by_digest.is_empty() {
             return Ok((None, None));
         }
