@@ -19,7 +19,7 @@ use crate::snapshot::BadPage;
 use crate::steps::step;
 
 /// How long a backup waits for the server to archive log that it no longer has itself.
-const LOG_PATIENCE: Duration = Duration::from_secs(60);
+const LOG_PATIENCE: Duration = Duration::from_mins(1);
 
 /// What is asked for.
 #[derive(Debug, Clone)]

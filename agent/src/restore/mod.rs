@@ -108,13 +108,12 @@ pub fn restore(home: &Home, request: &RestoreRequest, progress: &Progress) -> Re
     let copies = engine::copies(&chosen.manifest.engine)?;
     let (restored, laid) = lay_chosen(home, &chosen, request, progress)?;
     let mut notes = laid.notes;
-    let reached = match request.recover {
-        true => {
-            let reached = copies.recover(&lay_down(&chosen, request), request.bin_directory.as_deref())?;
-            notes.extend(reached.notes);
-            Some(reached.record)
-        }
-        false => None,
+    let reached = if request.recover {
+        let reached = copies.recover(&lay_down(&chosen, request), request.bin_directory.as_deref())?;
+        notes.extend(reached.notes);
+        Some(reached.record)
+    } else {
+        None
     };
     Ok(RestoreReport {
         backup_id: chosen.id,

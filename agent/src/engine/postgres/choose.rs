@@ -117,7 +117,7 @@ mod tests {
 
     /// A backup that lies within one segment, and is as many seconds old as its number.
     fn backup(number: u64) -> (String, serde_json::Value) {
-        let time = Timestamp::from_second(number as i64).unwrap();
+        let time = Timestamp::from_second(number.cast_signed()).unwrap();
         let record = PostgresRecord {
             version_num: 150_000,
             start_lsn: Lsn(number * SIZE + 0x28),
@@ -178,7 +178,7 @@ mod tests {
             let noted = Timestamp::from_second(until).unwrap();
             stock.position = Some(("00000001".to_owned(), Lsn(21 * SIZE).to_string(), noted));
             let chosen = super::choose(&Choose { target: &time, timeline: None, backups: &backups, stock: &stock });
-            let fitting = numbers.iter().rposition(|&number| number as i64 <= second);
+            let fitting = numbers.iter().rposition(|&number| number.cast_signed() <= second);
             match chosen {
                 Ok(choice) => prop_assert_eq!((Some(choice.backup), second <= until), (fitting, true)),
                 Err(error) => prop_assert!(fitting.is_none() || second > until, "{error}"),

@@ -102,8 +102,11 @@ impl LogNeeds for Needs {
             return true;
         };
         match WalFileName::parse(&file.name, size) {
-            Ok(WalFileName::Segment(segment) | WalFileName::Partial(segment)) => self.needs(segment.number),
-            Ok(WalFileName::BackupHistory { segment, .. }) => self.needs(segment.number),
+            Ok(
+                WalFileName::Segment(segment)
+                | WalFileName::Partial(segment)
+                | WalFileName::BackupHistory { segment, .. },
+            ) => self.needs(segment.number),
             // Histories are small, and what is not ours is left alone.
             Ok(WalFileName::History(_)) | Err(_) => true,
         }
@@ -231,7 +234,7 @@ impl Stored {
             .chain(noted.map(|(timeline, _)| timeline))
             .filter(|timeline| *timeline > history.timeline() && !self.histories.contains_key(timeline))
             .min()
-            .map(|timeline| log_name(timeline, format!("{}.history", timeline.hex())))
+            .map(|timeline| log_name(timeline, &format!("{}.history", timeline.hex())))
     }
 }
 
@@ -323,7 +326,7 @@ mod tests {
             let mut stock = stock(numbers.iter().map(|&number| segment(1, number)));
             stock.tails = tails.iter().map(|(&number, &end)| (segment(1, number), end, None)).collect();
             let window = window(&record(1, start), &stock);
-            let missing = (start..).find(|number| !numbers.contains(number)).unwrap();
+            let missing = (start..100).find(|number| !numbers.contains(number)).unwrap();
             let end = Lsn(missing * SIZE + tails.get(&missing).copied().unwrap_or(0));
             prop_assert_eq!(window.until_position, end.max(Lsn(start * SIZE + 0x100)).to_string());
             let later = numbers.iter().chain(tails.keys()).any(|&number| number > missing);

@@ -113,7 +113,7 @@ impl PostgresRecord {
 }
 
 /// A log file's name in the repository: its branch is its timeline.
-pub fn log_name(timeline: Timeline, name: impl ToString) -> LogName {
+pub fn log_name(timeline: Timeline, name: &(impl ToString + ?Sized)) -> LogName {
     LogName { branch: timeline.hex(), name: name.to_string() }
 }
 

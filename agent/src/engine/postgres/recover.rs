@@ -13,7 +13,7 @@ use super::server::{Goal, LocalServer, Reached, ServerError, StopMode, find_bin}
 use crate::engine::{EngineError, EngineResult, LayDown, Reached as ReachedRecord, Target};
 
 /// Recovery that does not move for so long has failed.
-pub(super) const PATIENCE: Duration = Duration::from_secs(300);
+pub(super) const PATIENCE: Duration = Duration::from_mins(5);
 
 /// A server on a copy that has reached its target.
 pub(super) struct Recovered {

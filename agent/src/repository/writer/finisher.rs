@@ -31,8 +31,11 @@ struct Waiting {
     draft: Draft,
 }
 
+/// What became of each map, by number; nothing where all of its files vanished.
+pub(super) type Rows = Vec<(usize, Option<MapRow>)>;
+
 /// Stores maps until every thread that could send another has ended.
-pub(super) fn run(shared: &Shared<'_>, events: &Receiver<Event>) -> RepositoryResult<Vec<(usize, Option<MapRow>)>> {
+pub(super) fn run(shared: &Shared<'_>, events: &Receiver<Event>) -> RepositoryResult<Rows> {
     let mut waiting: Vec<Waiting> = Vec::new();
     let mut rows = Vec::new();
     for event in events {

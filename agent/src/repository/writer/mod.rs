@@ -137,7 +137,7 @@ fn run(
     previous: Option<&Manifest>,
     files: &[SourceFile],
     last: &mut LastFiles<'_>,
-) -> RepositoryResult<(planner::Planned, Vec<(usize, Option<MapRow>)>)> {
+) -> RepositoryResult<(planner::Planned, finisher::Rows)> {
     let threads = shared.options.threads.max(1);
     let (chunk_sender, chunks) = bounded(threads * 4);
     // Packs are handed over, never queued: each is memory.
@@ -162,13 +162,13 @@ fn run(
         drop(chunks);
         let planned = guarded(shared, || planner::plan(shared, previous, files, last, &chunk_sender, &event_sender));
         drop((chunk_sender, event_sender));
-        let worked = joined(workers);
+        let read = joined(workers);
         filling.close();
-        let uploaded = joined(uploaders);
-        let finished = finisher.join().unwrap_or_else(|_| Err(panicked()));
-        worked.and(uploaded)?;
-        let finished = finished?;
-        Ok((planned?, finished))
+        let stored = joined(uploaders);
+        let rows = finisher.join().unwrap_or_else(|_| Err(panicked()));
+        read.and(stored)?;
+        let rows = rows?;
+        Ok((planned?, rows))
     })
 }
 
