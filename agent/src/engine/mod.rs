@@ -263,6 +263,8 @@ pub struct Choice {
     pub timeline: u32,
     /// The end of the log that is stored, as the engine writes positions.
     pub log_end: String,
+    /// Everything that was committed up to then is known to be stored.
+    pub complete_until: Timestamp,
 }
 
 /// A copy whose files are in place, and where it is to be recovered to.
@@ -280,6 +282,8 @@ pub struct LayDown<'a> {
     pub timeline: u32,
     /// The end of the log that is stored.
     pub log_end: &'a str,
+    /// Everything that was committed up to then is known to be stored.
+    pub complete_until: Timestamp,
     /// What fetches log: put before `wal-fetch %f %p`.
     pub fetch_command: &'a str,
 }

@@ -123,7 +123,8 @@ pub(super) fn arguments_to_end(copy: &LayDown<'_>, action: TargetAction) -> Vec<
     recovery_arguments(&RecoveryTarget::Latest, &fetch, Timeline(copy.timeline), action)
 }
 
-fn lsn(position: &str) -> EngineResult<Lsn> {
+/// A position in the log, from its text.
+pub(super) fn lsn(position: &str) -> EngineResult<Lsn> {
     position
         .parse()
         .map_err(|_| EngineError::Refused(format!("{position:?} is no log position; positions look like 0/3000060")))
