@@ -111,9 +111,43 @@ impl Agent {
     /// Starts it and lets it run beside the test.
     #[track_caller]
     pub fn spawn(&self, arguments: &[&str]) -> Running {
+        self.start(self.command(arguments))
+    }
+
+    /// Starts it, and waits until it has come to a step of this name, where it stays until [`Running::resume`].
+    #[track_caller]
+    pub fn pause_at_step(&self, step: &str, arguments: &[&str]) -> Running {
+        let mut command = self.command(arguments);
+        command.env("HOLDFAST_PAUSE_AT_STEP", step);
+        let running = self.start(command);
+        wait::until_seen(Duration::from_mins(1), &format!("the agent to pause at {step:?}"), || {
+            match running.state() {
+                Some('T') => Ok(()),
+                state => Err(format!("state {state:?}\n{}", running.stderr())),
+            }
+        });
+        running
+    }
+
+    /// Starts it and lets it run until just before its n-th step (from 1), where it stays until [`Running::resume`].
+    ///
+    /// # Errors
+    /// How it ended, where it did before.
+    #[track_caller]
+    pub fn pause_before(&self, step: u64, arguments: &[&str]) -> Result<Running, Outcome> {
+        let mut command = self.command(arguments);
+        command.env("HOLDFAST_PAUSE_AT_STEP", step.to_string());
+        let running = self.start(command);
+        let state = wait::until(Duration::from_mins(1), "the agent to pause or to end", || {
+            running.state().filter(|state| matches!(state, 'T' | 'Z'))
+        });
+        if state == 'T' { Ok(running) } else { Err(running.wait(Duration::from_secs(1))) }
+    }
+
+    #[track_caller]
+    fn start(&self, mut command: Command) -> Running {
         let (stdout, stderr) = (self.scratch.path().join("stdout"), self.scratch.path().join("stderr"));
         let create = |path: &PathBuf| std::fs::File::create(path).expect("the scratch directory is writable");
-        let mut command = self.command(arguments);
         command.stdout(create(&stdout)).stderr(create(&stderr));
         let process = command.spawn().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
         Running { process, stdout, stderr }
@@ -212,6 +246,18 @@ impl Running {
         self.process.id()
     }
 
+    /// Lets one that was paused go on.
+    #[track_caller]
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// The state of its process (proc(5)): `T` while it is paused.
+    fn state(&self) -> Option<char> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).ok()?;
+        stat.rsplit_once(')')?.1.trim_start().chars().next()
+    }
+
     /// What it printed so far.
     pub fn stdout(&self) -> String {
         std::fs::read_to_string(&self.stdout).unwrap_or_default()
@@ -245,9 +291,14 @@ impl Running {
 
     #[track_caller]
     fn end(self, signal: Signal) -> Outcome {
+        self.signal(signal);
+        self.wait(Duration::from_secs(30))
+    }
+
+    #[track_caller]
+    fn signal(&self, signal: Signal) {
         let raw = self.pid().try_into().expect("process ids are small");
         kill_process(Pid::from_raw(raw).expect("a process id is not 0"), signal).expect("a child can be signalled");
-        self.wait(Duration::from_secs(30))
     }
 }
 

@@ -176,6 +176,9 @@ pub struct Window {
     pub branch: String,
     /// The log file that is missing, where the window ends although there is later log.
     pub hole: Option<String>,
+    /// The same, as the repository knows it.
+    #[serde(skip)]
+    pub hole_file: Option<LogName>,
 }
 
 /// What an engine knows of copies of its databases, from records alone.

@@ -194,7 +194,8 @@ pub fn choose(home: &Home, request: &RestoreRequest) -> Result<Chosen, RestoreEr
 
 /// Whether the newest check of a backup said that it is damaged.
 fn is_unfit(home: &Home, manifest: &Manifest) -> Result<bool, RepositoryError> {
-    let evidence = home.system.evidence(&manifest.lineage, &manifest.backup_id)?;
+    // Evidence that cannot be read must not stop a restore, which checks every page itself.
+    let (evidence, _) = home.system.sound_evidence(&manifest.lineage, &manifest.backup_id)?;
     let broken = evidence.iter().filter(|evidence| !evidence.damage.is_empty());
     Ok(Standing::of(broken).failed.is_some() && Standing::of(&evidence).failed.is_some())
 }

@@ -24,6 +24,9 @@ use crate::snapshot::{Directory, PageJudge, Source, SourceFile, Stamp};
 /// The oldest version that the agent backs up.
 const OLDEST: u32 = 150_000;
 
+/// A server is ready to serve at most so long after its postmaster began.
+const START_UP_SECONDS: i64 = 300;
+
 /// A running server and its data directory.
 #[derive(Debug)]
 pub struct PostgresServer {
@@ -61,8 +64,27 @@ impl PostgresServer {
                 facts.data_directory.display()
             )));
         }
+        check_runs_here(&self.data_directory, &facts)?;
         Ok((client, facts, control))
     }
+}
+
+/// A copy has the system identifier of its original. Reading the one while the other is in backup mode would give a
+/// backup of nothing that ever was; `postmaster.pid` is only where a server runs, and tells when it was started.
+fn check_runs_here(data_directory: &Path, facts: &ServerFacts) -> EngineResult<()> {
+    let file = fs::read_to_string(data_directory.join("postmaster.pid")).unwrap_or_default();
+    // The third line is the time at which the postmaster began, the server's own is when it was ready to serve.
+    let began = file.lines().nth(2).and_then(|line| line.trim().parse::<i64>().ok());
+    let between = began.map(|began| facts.started.as_second() - began);
+    if between.is_some_and(|seconds| (-START_UP_SECONDS..=START_UP_SECONDS).contains(&seconds)) {
+        return Ok(());
+    }
+    Err(EngineError::Refused(format!(
+        "the server that answers does not run on {}, by the postmaster.pid there, although the system is the same: it \
+         says that its data directory is {}; give that (--data-dir), or connect to the right server (--host, --port)",
+        data_directory.display(),
+        facts.data_directory.display()
+    )))
 }
 
 /// What a data directory says of itself, with no server asked.

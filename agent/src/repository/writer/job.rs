@@ -28,8 +28,8 @@ pub(super) struct Job {
     pub(super) index: usize,
     pub(super) parts: Vec<FilePart>,
     pub(super) files: Vec<SourceFile>,
-    /// What the previous backup had for each page.
-    pub(super) previous: PageTable,
+    /// What the previous backup had for each page, if it had any.
+    previous: Option<PageTable>,
     pub(super) base: Option<Base>,
     /// What this backup has, as far as known.
     table: Mutex<PageTable>,
@@ -48,10 +48,11 @@ impl Job {
         index: usize,
         parts: Vec<FilePart>,
         files: Vec<SourceFile>,
-        previous: PageTable,
+        previous: Option<PageTable>,
         base: Option<Base>,
     ) -> Self {
-        let table = Mutex::new(previous.clone());
+        let pages = parts.iter().map(|part| part.pages as usize).sum();
+        let table = Mutex::new(previous.clone().unwrap_or_else(|| PageTable::zeros(pages)));
         Self {
             index,
             parts,
@@ -62,6 +63,11 @@ impl Job {
             vanished: Mutex::default(),
             outstanding: AtomicUsize::new(1),
         }
+    }
+
+    /// What the previous backup had for a page.
+    pub(super) fn previous(&self, page: usize) -> Option<(PageHash, Place)> {
+        self.previous.as_ref().map(|table| (table.hashes[page], table.places[page]))
     }
 
     pub(super) fn expect(&self, more: usize) {

@@ -140,12 +140,13 @@ fn run(
 ) -> RepositoryResult<(planner::Planned, Vec<(usize, Option<MapRow>)>)> {
     let threads = shared.options.threads.max(1);
     let (chunk_sender, chunks) = bounded(threads * 4);
-    let (pack_sender, full_packs) = bounded(1);
+    // Packs are handed over, never queued: each is memory.
+    let (pack_sender, full_packs) = bounded(0);
     let (event_sender, events) = crossbeam_channel::unbounded();
     let filling = &packs::Filling::new(shared, pack_sender);
     std::thread::scope(|scope| {
         let finisher = scope.spawn(move || guarded(shared, || finisher::run(shared, &events)));
-        let uploaders: Vec<_> = (0..threads.clamp(2, 4))
+        let uploaders: Vec<_> = (0..threads.clamp(2, 3))
             .map(|_| {
                 let (full_packs, events) = (full_packs.clone(), event_sender.clone());
                 scope.spawn(move || guarded(shared, || packs::upload(shared, &full_packs, &events)))
@@ -162,10 +163,10 @@ fn run(
         let planned = guarded(shared, || planner::plan(shared, previous, files, last, &chunk_sender, &event_sender));
         drop((chunk_sender, event_sender));
         let worked = joined(workers);
-        let closed = filling.close();
+        filling.close();
         let uploaded = joined(uploaders);
         let finished = finisher.join().unwrap_or_else(|_| Err(panicked()));
-        worked.and(closed).and(uploaded)?;
+        worked.and(uploaded)?;
         let finished = finished?;
         Ok((planned?, finished))
     })

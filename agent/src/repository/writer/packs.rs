@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
@@ -11,10 +11,11 @@ use sha2::{Digest as _, Sha256};
 use super::Shared;
 use super::finisher::Event;
 use super::job::NO_PACK;
-use crate::repository::error::RepositoryResult;
+use crate::repository::error::{RepositoryError, RepositoryResult};
 use crate::repository::map::{PackRef, PageMap, PageTable, Place, ZERO_PACK};
-use crate::repository::pack::{PackBuilder, PageHash};
+use crate::repository::pack::{Buffers, PackBuilder, PageHash};
 use crate::repository::store::Created;
+use crate::repository::top::random_bytes;
 
 /// Numbers for packs, valid within one backup.
 #[derive(Debug)]
@@ -91,33 +92,31 @@ impl Packs {
 #[derive(Debug)]
 pub(super) struct FullPack {
     number: u32,
-    bytes: Bytes,
+    pack: PackBuilder,
 }
 
 /// The pack that the workers fill together.
 pub(super) struct Filling<'a> {
     shared: &'a Shared<'a>,
-    current: Mutex<(u32, PackBuilder)>,
+    buffers: Arc<Buffers>,
+    current: Mutex<Option<(u32, PackBuilder)>>,
     full: Mutex<Option<Sender<FullPack>>>,
 }
 
 impl<'a> Filling<'a> {
     pub(super) fn new(shared: &'a Shared<'a>, full: Sender<FullPack>) -> Self {
-        let current = Mutex::new((shared.packs.reserve(), PackBuilder::new()));
-        Self { shared, current, full: Mutex::new(Some(full)) }
+        Self { shared, buffers: Arc::default(), current: Mutex::default(), full: Mutex::new(Some(full)) }
     }
 
     /// Adds a frame and says where it is: pack and number.
     pub(super) fn push(&self, compressed: &[u8], pages: usize, digest: PageHash) -> (u32, u16) {
         let (place, full) = {
             let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-            let frame = current.1.push(compressed, pages as u16, digest);
-            let place = (current.0, frame);
-            let full = current
-                .1
-                .is_full()
-                .then(|| std::mem::replace(&mut *current, (self.shared.packs.reserve(), PackBuilder::new())));
-            (place, full)
+            let (number, pack) =
+                current.get_or_insert_with(|| (self.shared.packs.reserve(), PackBuilder::new(&self.buffers)));
+            let place = (*number, pack.push(compressed, pages as u16, digest));
+            let is_full = pack.is_full();
+            (place, current.take_if(|_| is_full))
         };
         if let Some((number, pack)) = full {
             self.send(number, pack);
@@ -129,30 +128,31 @@ impl<'a> Filling<'a> {
         let sender = self.full.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(sender) = sender {
             // Uploaders that have failed are not waiting any more, and say why themselves.
-            let _ = sender.send(FullPack { number, bytes: pack.finish() });
+            let _ = sender.send(FullPack { number, pack });
         }
     }
 
     /// Sends the last pack; there will be no more.
-    pub(super) fn close(&self) -> RepositoryResult<()> {
-        let (number, pack) = {
-            let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *current, (NO_PACK, PackBuilder::new()))
-        };
-        if !pack.is_empty() && !self.shared.is_stopped() {
+    pub(super) fn close(&self) {
+        let last = self.current.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((number, pack)) = last.filter(|(_, pack)| !pack.is_empty() && !self.shared.is_stopped()) {
             self.send(number, pack);
         }
         self.full.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Ok(())
     }
 }
 
 /// Names packs by their SHA-256 and stores them, until there are no more.
 pub(super) fn upload(shared: &Shared<'_>, packs: &Receiver<FullPack>, events: &Sender<Event>) -> RepositoryResult<()> {
-    for FullPack { number, bytes } in packs {
+    for FullPack { number, mut pack } in packs {
         if shared.is_stopped() {
             return Ok(());
         }
+        // Of a pack that a prune is about to delete, or that is damaged, not even the name is used again.
+        if shared.packs.has_tombstones() && shared.packs.is_tombstoned(&pack.sha256()) {
+            pack.salt(random_bytes()).map_err(RepositoryError::Compression)?;
+        }
+        let bytes = pack.finish();
         let pack = PackRef { digest: Sha256::digest(&bytes).into(), size: bytes.len() as u32 };
         let created = shared.system.create_exactly(&shared.system.layout.pack(&pack.digest), &bytes)?;
         if created == Created::New {

@@ -186,13 +186,20 @@ impl<'a> Previous<'a> {
     }
 
     /// What the previous backup had for the pages of these parts, and what a map of them could be a patch of.
-    fn pages(&mut self, shared: &Shared<'_>, parts: &[FilePart]) -> RepositoryResult<(PageTable, Option<Base>)> {
+    fn pages(
+        &mut self,
+        shared: &Shared<'_>,
+        parts: &[FilePart],
+    ) -> RepositoryResult<(Option<PageTable>, Option<Base>)> {
+        if self.by_digest.is_empty() {
+            return Ok((None, None));
+        }
         if let [part] = parts
             && let Some(&row) = self.by_first.get(&(part.path.as_str(), part.first_page))
         {
             let loaded = load(shared, row)?;
             let table = fitted(&shared.packs.renumber(&loaded.map), part.pages as usize);
-            return Ok((table, base(shared, row, &loaded)));
+            return Ok((Some(table), base(shared, row, &loaded)));
         }
         let mut table = PageTable::default();
         for part in parts {
@@ -200,7 +207,7 @@ impl<'a> Previous<'a> {
             table.hashes.extend_from_slice(&found.hashes);
             table.places.extend_from_slice(&found.places);
         }
-        Ok((table, None))
+        Ok((Some(table), None))
     }
 
     fn pages_of(&mut self, shared: &Shared<'_>, part: &FilePart) -> RepositoryResult<PageTable> {

@@ -165,14 +165,14 @@ impl Frame {
             let at = start + number * PAGE_SIZE;
             let hash = self.settled(shared, input, piece, number, at)?;
             let page = piece.first + number;
-            let previous = &piece.chunk.job.previous;
+            let previous = piece.chunk.job.previous(page);
             let Some(hash) = hash else {
-                if previous.places[page].pack != ZERO_PACK {
+                if previous.is_some_and(|(_, place)| place.pack != ZERO_PACK) {
                     piece.chunk.job.place(std::iter::once((page as u32, PageHash::default(), Place::ZERO)));
                 }
                 continue;
             };
-            if previous.hashes[page] == hash && previous.places[page].pack < NO_PACK {
+            if previous.is_some_and(|(before, place)| before == hash && place.pack < NO_PACK) {
                 continue;
             }
             let to = self.used * PAGE_SIZE;
@@ -255,7 +255,7 @@ impl Compressor {
     const QUICK: i32 = 1;
     const THOROUGH: i32 = 3;
     /// One frame in so many is compressed at both levels, after the first few.
-    const SAMPLE: u64 = 64;
+    const SAMPLE: u64 = 256;
 
     fn new(compression: Compression) -> io::Result<Self> {
         let (quick, thorough) = match compression {
@@ -269,9 +269,9 @@ impl Compressor {
 
     fn compress(&mut self, plain: &[u8]) -> io::Result<&[u8]> {
         self.frames += 1;
-        let sample = self.frames <= 4 || self.frames.is_multiple_of(Self::SAMPLE);
-        // The slower level has to store at least a thirtieth less.
-        let gains = self.sampled.1 + self.sampled.0 / 30 < self.sampled.0;
+        let sample = self.frames <= 2 || self.frames.is_multiple_of(Self::SAMPLE);
+        // The slower level has to store at least a twentieth less.
+        let gains = self.sampled.1 + self.sampled.0 / 20 < self.sampled.0;
         match &mut self.thorough {
             Some(thorough) if sample => {
                 let quick = self.quick.compress_to_buffer(plain, &mut self.trial)?;
