@@ -216,11 +216,11 @@ pub trait Copies {
     /// Where a tablespace has no place.
     fn links(&self, record: &Value, moved: &[(PathBuf, PathBuf)]) -> EngineResult<Vec<(String, PathBuf)>>;
 
-    /// Makes sure that no server runs on a directory.
+    /// Makes sure that no server runs on a directory, and that what is in it, if anything, is a copy of the same system.
     ///
     /// # Errors
-    /// Where one does, or may.
-    fn check_not_running(&self, data_directory: &Path) -> EngineResult<()>;
+    /// Where one does, or may; where it is another system's.
+    fn check_target(&self, data_directory: &Path, system_id: &str) -> EngineResult<()>;
 
     /// Adds to a copy what recovery needs beside its files, durably.
     ///

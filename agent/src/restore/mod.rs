@@ -140,7 +140,7 @@ pub(crate) fn lay_chosen(
 ) -> Result<(Restored, Laid), RestoreError> {
     let copies = engine::copies(&chosen.manifest.engine)?;
     let links = copies.links(&chosen.manifest.engine_record, &request.tablespaces)?;
-    copies.check_not_running(&request.data_directory)?;
+    copies.check_target(&request.data_directory, &chosen.manifest.system_id)?;
     let prepared = place::prepare(request, chosen, &links, copies.last_file())?;
     let restored = files::write(home, chosen, request, &prepared, copies.last_file(), progress)?;
     let laid = copies.lay_down(&lay_down(chosen, request))?;
