@@ -34,7 +34,8 @@ pub(super) fn choose(choose: &Choose<'_>) -> EngineResult<Choice> {
         Target::Immediate => choose.timeline.unwrap_or(chosen.record.timeline.0),
         _ => chosen.history.timeline().0,
     };
-    Ok(Choice { backup: chosen.index, timeline, log_end: chosen.end.to_string() })
+    let known = chosen.until.map_or(chosen.record.stop_time, |(until, _)| until.max(chosen.record.stop_time));
+    Ok(Choice { backup: chosen.index, timeline, log_end: chosen.end.to_string(), complete_until: known })
 }
 
 fn candidates(choose: &Choose<'_>) -> EngineResult<Vec<Candidate>> {

@@ -72,8 +72,9 @@ impl Copies for PostgresCopies {
         lay_down::links(&PostgresRecord::parse(record)?, moved)
     }
 
-    fn check_not_running(&self, data_directory: &Path) -> EngineResult<()> {
-        lay_down::check_not_running(data_directory)
+    fn check_target(&self, data_directory: &Path, system_id: &str) -> EngineResult<()> {
+        lay_down::check_not_running(data_directory)?;
+        lay_down::check_same_system(data_directory, system_id)
     }
 
     fn lay_down(&self, copy: &LayDown<'_>) -> EngineResult<Laid> {
