@@ -112,8 +112,8 @@ fn a_probe_that_answers_wrongly_fails_the_drill_and_says_what_it_saw() {
             "probe total: it answered 70, expected at least 100"
         ]
     );
-    let line = site.list()["backups"][0].clone();
-    assert!(line["proven"].is_null() && !line["failed"].is_null(), "{line}");
+    let listed = site.list()["backups"][0].clone();
+    assert!(listed["proven"].is_null() && !listed["failed"].is_null(), "{listed}");
     let words = site.agent.run(&drill);
     words.expect_code(1);
     assert_names(&words.stdout, &["FAILED", "it answered 7, the source answered 10"]);

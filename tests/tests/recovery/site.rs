@@ -252,9 +252,10 @@ pub fn files_below(root: &Path) -> Vec<PathBuf> {
     while let Some(directory) = directories.pop() {
         for entry in std::fs::read_dir(&directory).unwrap() {
             let path = entry.unwrap().path();
-            match path.symlink_metadata().unwrap().is_dir() {
-                true => directories.push(path),
-                false => files.push(path.strip_prefix(root).unwrap().to_path_buf()),
+            if path.symlink_metadata().unwrap().is_dir() {
+                directories.push(path);
+            } else {
+                files.push(path.strip_prefix(root).unwrap().to_path_buf());
             }
         }
     }
