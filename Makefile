@@ -37,7 +37,7 @@ lint: tools ## Checks format, clippy, dependencies and licences
 	@tests/checks/dependencies.sh
 
 bench: tools ## Measures against pgBackRest, pg_basebackup and restic; writes tests/results/bench.md (25 minutes)
-	@PGBIN=$${PGBIN:-$$(readlink -f $(CACHE)/tools/postgresql/15)/bin} OUT=$${OUT:-tests/results/bench.md} tests/bench/bench.sh
+	@TOOL_CACHE=$(CACHE)/tools PGBIN=$${PGBIN:-$$(readlink -f $(CACHE)/tools/postgresql/15)/bin} OUT=$${OUT:-tests/results/bench.md} tests/bench/bench.sh
 
 soak: tools tested ## Runs the long tests: load, kills and restores for many minutes
 	@HOLDFAST_AGENT=$(TESTED) cargo test --locked --release --workspace --features holdfast-agent/fault-injection -- --ignored soak_ </dev/null
