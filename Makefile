@@ -26,6 +26,7 @@ demo: build ## Backs up, damages, restores and drills a real server, and says wh
 test: tools lint tested ## Lints, then runs every test against real servers of every version
 	@python3 tests/checks/dependencies_test.py
 	@python3 tests/bench/report_test.py
+	@HOLDFAST_AGENT=$(TESTED) tests/format/test.sh
 	@HOLDFAST_AGENT=$(TESTED) cargo test --locked --release --workspace --no-fail-fast </dev/null
 
 lint: tools ## Checks format, clippy, dependencies and licences

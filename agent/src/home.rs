@@ -13,6 +13,9 @@ pub struct Choice {
     pub lineage: Option<String>,
     /// A new one is begun where none belongs to the server.
     pub new_lineage: bool,
+    /// The repository, and the first lineage of a system, are made where there are none. Only a backup does that: log that
+    /// goes to a place that merely looks empty, as a volume does that is not mounted, would be missed later.
+    pub may_begin: bool,
 }
 
 /// A lineage, and the system it is of.
@@ -31,12 +34,19 @@ pub struct Home {
 /// # Errors
 /// Where the repository holds other systems only, or the system's history belongs to another data directory.
 pub fn of_server(store: Arc<dyn Store>, identity: &Identity, choice: &Choice) -> RepositoryResult<Home> {
-    let repository = Repository::open_or_create(store)?;
+    let repository = if choice.may_begin { Repository::open_or_create(store)? } else { Repository::open(store)? };
     let systems = repository.systems()?;
     let system = repository.system(&identity.system_id);
     if !systems.contains(&identity.system_id) {
         if let (Some(other), false) = (systems.first(), choice.new_lineage) {
             return Err(foreign(&repository, identity, other));
+        }
+        if !choice.may_begin {
+            return Err(RepositoryError::Absent(format!(
+                "the repository {} has no backup of system {} yet: nothing was stored. Run `backup` first",
+                repository.store().location(),
+                identity.system_id
+            )));
         }
         let lineage = system.begin_lineage(identity.engine, owner(identity), None)?;
         return Ok(Home { repository, system, lineage });

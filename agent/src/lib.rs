@@ -1,5 +1,6 @@
 //! The Holdfast agent: backs up, archives, verifies and restores a database, and proves that it can be brought back.
 
+mod aligned;
 pub mod archive;
 pub mod backup;
 pub mod cli;

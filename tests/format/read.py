@@ -2,8 +2,8 @@
 """Reads a repository in a directory: a second implementation, written from agent/src/repository/FORMAT.md alone.
 
     read.py REPOSITORY list
-    read.py REPOSITORY restore BACKUP|latest DIRECTORY
-    read.py REPOSITORY log DIRECTORY                  every log file, and tails as NAME.tail
+    read.py REPOSITORY restore BACKUP|latest DIRECTORY        tablespaces beside it, as DIRECTORY.tablespace-OID
+    read.py REPOSITORY log DIRECTORY                  every log file, tails filled up with zeros
     read.py REPOSITORY check                          every object of the repository
 
 Needs the packages in requirements.txt. Exit codes: 0 all is right, 1 something is damaged (the last line says what), 2 usage.
@@ -95,8 +95,9 @@ class Repository:
         return sorted(found)
 
     def children(self, key):
-        start = self.root / key
-        return sorted(path.name for path in start.iterdir() if path.name[0] != ".") if start.is_dir() else []
+        """The names one level below; a directory that holds no object is none."""
+        depth = key.count("/") + 1 if key else 0
+        return sorted({found.split("/")[depth] for found in self.keys(key)})
 
     def document(self, key, kind, **says):
         data = self.get(key)
@@ -286,9 +287,11 @@ def restore(repository, manifest, target):
             file.write(pages.read(entry)[: size - page * PAGE])
     demand(files == manifest["sizes"]["files"], f"the backup has {files} files, its manifest says {manifest['sizes']['files']}")
     record = manifest["engine_record"]
-    for name in ("backup_label", "tablespace_map"):
-        if content := base64.b64decode(record[name]):
-            (target / name).write_bytes(content)
+    (target / "backup_label").write_bytes(base64.b64decode(record["backup_label"]))
+    # tablespace_map would make the server use the places of the original.
+    for tablespace in record["tablespaces"]:
+        link = target / "pg_tblspc" / str(tablespace["oid"])
+        link.symlink_to(link.rename(f"{target.resolve()}.tablespace-{tablespace['oid']}"))
     return files
 
 
@@ -314,7 +317,7 @@ def container(repository, key, system, lineage, branch, name):
 
 
 def tail(repository, below, *address):
-    """The content of a tail: the pieces of the newest generation."""
+    """The content of a tail, as large as the file: the pieces of the newest generation, then zeros."""
     names = repository.children(below)
     pieces = [container(repository, f"{below}/{name}", *address) for name in names]
     newest = pieces[-1][0]["piece"]["generation"]
@@ -325,22 +328,23 @@ def tail(repository, below, *address):
         demand(header["from"] == len(content), f"{below}/{name}: a piece before it is missing")
         demand(header["piece"]["before"] == blake3(content).hexdigest(), f"{below}/{name}: follows other bytes")
         content += piece
-    return content
+    return content.ljust(max(header["file_size"] for header, _ in pieces), b"\0")
 
 
 def logs(repository):
-    """(branch, name, content, whether it is a tail) of all log files."""
+    """(branch, name, content) of all log files, whole ones before tails."""
     for system in repository.systems():
         for lineage in repository.children(f"{system}/lineages"):
             below = f"{system}/lineages/{lineage}"
             for branch in repository.children(f"{below}/log"):
                 for name in repository.children(f"{below}/log/{branch}"):
                     header, content = container(repository, f"{below}/log/{branch}/{name}", system, lineage, branch, name)
-                    demand(header["piece"] is None and header["from"] == 0, f"{branch}/{name}: is a piece, not a file")
-                    yield branch, name, content, False
+                    whole = header["piece"] is None and header["from"] == 0 and header["file_size"] == len(content)
+                    demand(whole, f"{branch}/{name}: is a piece, not a file")
+                    yield branch, name, content
             for branch in repository.children(f"{below}/tails"):
                 for name in repository.children(f"{below}/tails/{branch}"):
-                    yield branch, name, tail(repository, f"{below}/tails/{branch}/{name}", system, lineage, branch, name), True
+                    yield branch, name, tail(repository, f"{below}/tails/{branch}/{name}", system, lineage, branch, name)
 
 
 # ---------------------------------------------------------------- commands
@@ -350,7 +354,7 @@ DOCUMENTS = [
     (re.compile(r"[^/]+/tombstones/(?P<name>[^/]+)"), "tombstone"),
     (re.compile(r"(?P<system_id>[^/]+)/lineages/(?P<lineage>[^/]+)/lineage\.json"), "lineage"),
     (re.compile(r"[^/]+/lineages/(?P<lineage>[^/]+)/position\.json"), "position"),
-    (re.compile(r"[^/]+/lineages/[^/]+/leases/(backup|prune)"), "lease"),
+    (re.compile(r"[^/]+/lineages/(?P<lineage>[^/]+)/leases/(?P<work>backup|prune)"), "lease"),
     (re.compile(r"(?P<system_id>[^/]+)/lineages/(?P<lineage>[^/]+)/backups/(?P<backup_id>[^/]+)/manifest\.json"), "manifest"),
     (re.compile(r"[^/]+/lineages/[^/]+/backups/(?P<backup_id>[^/]+)/pin\.json"), "pin"),
     (re.compile(r"[^/]+/lineages/[^/]+/backups/(?P<backup_id>[^/]+)/evidence/[^/]+\.json"), "evidence"),
@@ -399,11 +403,12 @@ def main(arguments):
             demand(named, f"there is no backup {backup}")
             print(named[-1][2], restore(repository, repository.manifest(*named[-1]), target), "files")
         case [root, "log", target]:
-            for branch, name, content, is_tail in logs(Repository(root)):
-                path = Path(target) / branch / (f"{name}.tail" if is_tail else name)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-                print(branch, path.name, len(content))
+            Path(target).mkdir(parents=True)
+            for branch, name, content in logs(Repository(root)):
+                path = Path(target) / name
+                if not path.exists():
+                    path.write_bytes(content)
+                    print(branch, name, len(content))
         case [root, "check"]:
             for kind, count in sorted(check(Repository(root)).items()):
                 print(kind, count)

@@ -52,14 +52,14 @@ pub(super) struct Arguments {
 const EXAMPLES: &str = "\
 Examples:
   holdfast-agent --repository /backup backup --data-dir /var/lib/postgresql/16/main
-  holdfast-agent --repository s3://backups/shop backup --data-dir /srv/pg --host db.example --user backup
+  holdfast-agent --repository s3://backups/shop backup --data-dir /srv/pg --user backup
   holdfast-agent backup --service shop --probes /etc/holdfast/probes.toml --output json
 
-The user must be allowed to read the data directory, and in the server to call pg_backup_start: a superuser, or a role
-with EXECUTE on pg_backup_start and pg_backup_stop and membership in pg_monitor. Passwords come from a password file, a
-service or PGPASSWORD.
+It must be allowed to read the data directory, and in the server to call pg_backup_start: as a superuser, or as a role \
+with EXECUTE on pg_backup_start and pg_backup_stop that is a member of pg_monitor. Passwords come from a password file, \
+a service or PGPASSWORD.
 
-Exit codes: 0 there is a backup; 1 there is one, but pages of the server itself are damaged; 2 wrong usage; 3 there is
+Exit codes: 0 there is a backup; 1 there is one, but pages of the server itself are damaged; 2 wrong usage; 3 there is \
 none.";
 
 impl Arguments {
@@ -71,7 +71,7 @@ impl Arguments {
             None => Vec::<ProbeAnswer>::new(),
         };
         let request = BackupRequest {
-            choice: global.choice(self.new_lineage),
+            choice: global.choice(true, self.new_lineage),
             threads: global.threads(),
             compression: self.compression,
             reread_within: self.reread_within,

@@ -20,7 +20,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     recovery: target::Recovery,
 
-    /// Where the copy is made, and removed; it takes as much room as the database
+    /// Below which directory the copy is made, and removed; it takes as much room as the database [default: the
+    /// directory for temporary files]
     #[arg(long, value_name = "DIR", env = "HOLDFAST_SCRATCH")]
     scratch: Option<PathBuf>,
 
@@ -36,10 +37,10 @@ pub(super) struct Arguments {
 const EXAMPLES: &str = "\
 Examples:
   holdfast-agent --repository /backup drill
-  holdfast-agent --repository /backup drill --scratch /srv/drill --probes /etc/holdfast/probes.toml
-  holdfast-agent --repository /backup drill --target-time 2026-01-31T12:00:00Z --keep
+  holdfast-agent drill --scratch /srv/drill --probes /etc/holdfast/probes.toml
+  holdfast-agent drill --target-time 2026-01-31T12:00:00Z --keep
 
-The copy archives nothing, listens on no network and has its own port. What was seen is kept beside the backup as
+The copy archives nothing, listens on no network and has its own port. What was seen is kept beside the backup as \
 evidence; `list` then calls the backup proven.
 
 Exit codes: 0 it comes back, and answers rightly; 1 it does not, and why; 2 wrong usage; 3 could not be tried.";
@@ -74,24 +75,24 @@ fn text(request: &DrillRequest, report: &DrillReport) -> String {
     let failed = evidence.verdict == Verdict::Failed;
     let verdict = if failed { "FAILED" } else { "it comes back" };
     let took = evidence.finished.duration_since(evidence.started).as_secs_f64();
-    let steps = evidence
-        .steps
-        .iter()
-        .map(|step| vec![format!("  {}", step.name), Seconds(step.duration_ms as f64 / 1000.0).to_string()]);
+    let steps = evidence.steps.iter();
+    let steps = steps.map(|step| (format!("  {}", step.name), Seconds(step.duration_ms as f64 / 1000.0).to_string()));
     let block = Block::new(format!("drill {}: {verdict}", evidence.backup_id))
         .fact("target", target::told(&request.target))
-        .fact("read", Bytes(evidence.bytes))
+        .fact("database", Bytes(evidence.bytes))
+        .fact("answers", format!("{} after it was begun", Seconds(report.measured_rto_seconds)))
         .fact("took", Seconds(took))
+        .facts(steps)
+        .maybe("kept in", report.kept.as_ref().map(|kept| kept.display()))
         .fact("evidence", &report.evidence_key)
         .bad(&evidence.damage)
         .bad(&evidence.failures)
         .notes(&evidence.notes);
-    let block = if failed {
-        block.next("do not count on this backup: find out why, make a new one, and drill that")
+    if failed {
+        block.next("do not count on this backup before you know why; then drill it, or a new one, again").to_string()
     } else {
-        block
-    };
-    format!("{}{block}", output::table(&["  step", ">took"], steps))
+        block.to_string()
+    }
 }
 
 impl From<DrillError> for Failure {

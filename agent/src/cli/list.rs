@@ -20,9 +20,10 @@ Examples:
   holdfast-agent --repository /backup list
   holdfast-agent --repository s3://backups/shop list --output json
 
-\"verified\": every byte was read and found right. \"proven\": it was restored, started and asked.
+Verified: every byte was read and found right. Proven: it was restored, started and asked.
 
-Exit codes: 0 listed; 1 listed, and something is damaged or a check failed; 2 wrong usage; 3 could not be listed.";
+Exit codes: 0 all is well; 1 something is damaged, a check failed, or log is missing; 2 wrong usage; 3 could not be \
+listed.";
 
 impl Arguments {
     #[expect(clippy::unused_self, reason = "every command is run like this")]
@@ -30,9 +31,14 @@ impl Arguments {
         let report = list::list(&global.home()?)?;
         output::report(global.output, &report, || text(&report, Timestamp::now()))?;
         let failed = report.backups.iter().any(|backup| backup.standing.failed.is_some());
-        let holes = report.windows.iter().any(|window| window.hole.is_some());
+        let holes = report.windows.iter().any(|window| window.hole.is_some() && !ends_on_purpose(&report, window));
         Ok(Found::wrong_if(failed || holes || !report.damaged.is_empty()))
     }
+}
+
+/// A pinned backup past retention keeps only the log that makes it consistent.
+fn ends_on_purpose(report: &ListReport, window: &Window) -> bool {
+    report.backups.iter().any(|backup| backup.pinned && backup.id.as_str() == window.backup)
 }
 
 fn text(report: &ListReport, now: Timestamp) -> String {
@@ -55,9 +61,7 @@ fn text(report: &ListReport, now: Timestamp) -> String {
         text.push_str("\none can recover to\n");
         text.push_str(&output::table(&["from", "until", "up to", "timeline", ""], report.windows.iter().map(window)));
     }
-    for damage in &report.damaged {
-        text.push_str(&format!("bad: {damage}\n"));
-    }
+    text.extend(report.damaged.iter().map(|damage| format!("bad: {damage}\n")));
     text.push_str(&clock(report.clock_skew_seconds));
     text
 }
@@ -104,7 +108,8 @@ fn window(window: &Window) -> Vec<String> {
         moment(window.from_time),
         window.until_time.map_or_else(|| "not known".to_owned(), moment),
         window.until_position.clone(),
-        window.branch.clone(),
+        // PostgreSQL writes timelines in hexadecimal in names, and takes them in decimal.
+        u32::from_str_radix(&window.branch, 16).map_or_else(|_| window.branch.clone(), |number| number.to_string()),
         window.hole.as_ref().map_or_else(String::new, |hole| format!("HOLE: {hole} is missing")),
     ]
 }

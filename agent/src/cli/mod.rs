@@ -1,4 +1,5 @@
 //! The command line: arguments in, words or JSON and an exit code out. What is done is done elsewhere.
+#![expect(clippy::doc_markdown, reason = "help is written in doc comments, and shows backticks as they are")]
 
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,12 +52,13 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  holdfast-agent --repository /backup backup --data-dir /var/lib/postgresql/16/main
+  holdfast-agent --repository /backup backup --data-dir /srv/pg
   holdfast-agent --repository /backup list
-  holdfast-agent --repository /backup restore --data-dir /srv/restored --target-time 2026-01-31T12:00:00Z
+  holdfast-agent --repository /backup restore --data-dir /srv/restored
 
-Settings come from options, then from the environment, then from /etc/holdfast/agent.toml or the file given by --config:
-its keys are the long names of options, those of one command below its name in brackets.
+Settings come from options, then from the environment, then from /etc/holdfast/agent.toml or the file that --config \
+names. Its keys are the long names of options; those of one command are below the command's name in brackets. \
+Passwords and keys are accepted in neither options nor that file.
 
 Exit codes: 0 done, and all is well; 1 done, and something is wrong with the data; 2 wrong usage; 3 could not be done.";
 
@@ -159,10 +161,10 @@ fn parse(arguments: &[OsString], format: &mut Format) -> Result<Option<Cli>, Fai
     let command = config.apply(command(), arguments, &|name| std::env::var_os(name));
     let matches = match command.try_get_matches_from(arguments) {
         Ok(matches) => matches,
-        Err(error) if error.use_stderr() => return Err(misused(&error, &config)),
+        Err(error) if error.use_stderr() => return Err(misused(&error, &config, *format)),
         Err(help) => return printed(&help),
     };
-    let cli = Cli::from_arg_matches(&matches).map_err(|error| misused(&error, &config))?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| misused(&error, &config, *format))?;
     *format = cli.global.output;
     Ok(Some(cli))
 }
@@ -175,9 +177,13 @@ fn printed(help: &clap::Error) -> Result<Option<Cli>, Failure> {
 }
 
 /// What clap has to say, without its own `error: `, and where the value came from.
-fn misused(error: &clap::Error, config: &Config) -> Failure {
+fn misused(error: &clap::Error, config: &Config, format: Format) -> Failure {
     let text = error.render().to_string();
-    let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
+    let mut text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
+    if format == Format::Json {
+        // Programs need no lesson in usage.
+        text = text.split("\n\nUsage:").next().and_then(|text| text.split("\n\nFor more").next()).unwrap_or(text);
+    }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return Failure::usage(format!("a command is needed\n\n{text}"));
     }

@@ -19,6 +19,7 @@ const MOST_THREADS_BY_DEFAULT: usize = 8;
 
 /// Options that every command has, before or after its name.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Options of all commands")]
 pub(super) struct Global {
     /// Where backups are: /path, file:///path, s3://bucket/prefix or memory://name
     #[arg(long, global = true, value_name = "URL", env = "HOLDFAST_REPOSITORY")]
@@ -65,30 +66,66 @@ pub(super) enum LogLevel {
 
 /// How S3 is reached.
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_field_names, reason = "they are the names of options")]
 pub(super) struct S3 {
     /// The S3 server, unless it is Amazon's
-    #[arg(long, global = true, value_name = "URL", env = "HOLDFAST_S3_ENDPOINT", help_heading = "S3")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        env = "HOLDFAST_S3_ENDPOINT",
+        help_heading = "S3",
+        hide_short_help = true
+    )]
     pub(super) s3_endpoint: Option<String>,
 
     /// The region of the bucket
-    #[arg(long, global = true, value_name = "REGION", env = "HOLDFAST_S3_REGION", help_heading = "S3")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "REGION",
+        env = "HOLDFAST_S3_REGION",
+        help_heading = "S3",
+        hide_short_help = true
+    )]
     pub(super) s3_region: Option<String>,
 
     /// Puts the bucket into the path instead of the host name, as most servers but Amazon's need it
-    #[arg(long, global = true, env = "HOLDFAST_S3_PATH_STYLE", help_heading = "S3",
+    #[arg(long, global = true, env = "HOLDFAST_S3_PATH_STYLE", help_heading = "S3", hide_short_help = true,
           value_parser = clap::builder::BoolishValueParser::new())]
     pub(super) s3_path_style: bool,
 
     /// Certificates (PEM) to trust besides the system's
-    #[arg(long, global = true, value_name = "FILE", env = "HOLDFAST_S3_CA_FILE", help_heading = "S3")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "HOLDFAST_S3_CA_FILE",
+        help_heading = "S3",
+        hide_short_help = true
+    )]
     pub(super) s3_ca_file: Option<PathBuf>,
 
     /// A file of credentials in AWS' shared format; without it, AWS_ACCESS_KEY_ID and the like
-    #[arg(long, global = true, value_name = "FILE", env = "HOLDFAST_S3_CREDENTIALS_FILE", help_heading = "S3")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "HOLDFAST_S3_CREDENTIALS_FILE",
+        help_heading = "S3",
+        hide_short_help = true
+    )]
     pub(super) s3_credentials_file: Option<PathBuf>,
 
     /// The profile in that file
-    #[arg(long, global = true, value_name = "NAME", env = "HOLDFAST_S3_PROFILE", help_heading = "S3")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME",
+        env = "HOLDFAST_S3_PROFILE",
+        help_heading = "S3",
+        hide_short_help = true
+    )]
     pub(super) s3_profile: Option<String>,
 }
 
@@ -148,8 +185,8 @@ impl Global {
     }
 
     /// Which lineage a server's backup or log goes to.
-    pub(super) fn choice(&self, new_lineage: bool) -> Choice {
-        Choice { lineage: self.lineage.clone(), new_lineage }
+    pub(super) fn choice(&self, begin: bool, new_lineage: bool) -> Choice {
+        Choice { lineage: self.lineage.clone(), new_lineage, may_begin: begin }
     }
 }
 
@@ -181,20 +218,20 @@ pub(super) struct Connection {
     passfile: Option<PathBuf>,
 
     /// disable, prefer, require, verify-ca or verify-full [env: PGSSLMODE] [default: prefer]
-    #[arg(long, value_name = "MODE", help_heading = "Connection",
+    #[arg(long, value_name = "MODE", help_heading = "Connection", hide_short_help = true,
           value_parser = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"], hide_possible_values = true)]
     sslmode: Option<String>,
 
     /// Root certificates (PEM), or "system" [env: PGSSLROOTCERT]
-    #[arg(long, value_name = "FILE", help_heading = "Connection")]
+    #[arg(long, value_name = "FILE", help_heading = "Connection", hide_short_help = true)]
     sslrootcert: Option<String>,
 
     /// Client certificate (PEM) [env: PGSSLCERT]
-    #[arg(long, value_name = "FILE", help_heading = "Connection")]
+    #[arg(long, value_name = "FILE", help_heading = "Connection", hide_short_help = true)]
     sslcert: Option<PathBuf>,
 
     /// Key of the client certificate (PEM) [env: PGSSLKEY]
-    #[arg(long, value_name = "FILE", help_heading = "Connection")]
+    #[arg(long, value_name = "FILE", help_heading = "Connection", hide_short_help = true)]
     sslkey: Option<PathBuf>,
 }
 

@@ -95,7 +95,7 @@ fn printable(text: &str) -> String {
 #[derive(Debug, Default)]
 pub(super) struct Block {
     title: String,
-    facts: Vec<(&'static str, String)>,
+    facts: Vec<(String, String)>,
     bad: Vec<String>,
     notes: Vec<String>,
     next: Option<String>,
@@ -107,17 +107,23 @@ impl Block {
     }
 
     /// A fact with its label.
-    pub(super) fn fact(mut self, label: &'static str, value: impl fmt::Display) -> Self {
-        self.facts.push((label, value.to_string()));
+    pub(super) fn fact(mut self, label: impl Into<String>, value: impl fmt::Display) -> Self {
+        self.facts.push((label.into(), value.to_string()));
         self
     }
 
     /// A fact, where there is one.
-    pub(super) fn maybe(self, label: &'static str, value: Option<impl fmt::Display>) -> Self {
+    pub(super) fn maybe(self, label: impl Into<String>, value: Option<impl fmt::Display>) -> Self {
         match value {
             Some(value) => self.fact(label, value),
             None => self,
         }
+    }
+
+    /// Facts.
+    pub(super) fn facts(mut self, facts: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.facts.extend(facts);
+        self
     }
 
     /// What is wrong with the data; all of it, as each is something to look after.

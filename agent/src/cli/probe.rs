@@ -10,8 +10,9 @@ use super::options::{Connection, Global};
 use super::output;
 use super::units::Seconds;
 use crate::engine::postgres::ConnectOptions;
+use crate::engine::postgres::connection::connect;
 use crate::engine::postgres::probing::ask_all;
-use crate::probe::{self, ProbeAnswer, ProbeError, ProbeResult};
+use crate::probe::{self, Probe, ProbeAnswer, ProbeError, ProbeResult};
 
 /// Asks a running server questions, and checks the answers
 #[derive(Debug, Args)]
@@ -28,9 +29,18 @@ pub(super) struct Arguments {
 const EXAMPLES: &str = "\
 Examples:
   holdfast-agent probe --probes /etc/holdfast/probes.toml --service shop
-  PGPASSFILE=/etc/holdfast/pgpass holdfast-agent probe --probes probes.toml --host db.example --user probe
+  holdfast-agent probe --probes probes.toml --host db.example --user probe
 
-Questions are asked read-only, by the user that is given, which need not be a superuser.
+The file has a table for each question, whose answer is one value:
+  [[probe]]
+  name = \"orders\"
+  database = \"shop\"
+  query = \"select count(*) from public.orders\"
+  expect = { min = 1.0 }
+
+expect may hold equals, min, max, and matches_source = true for the answer that the source gave when it was backed up \
+with --probes. Questions are asked read-only, by the user that is given, who need not be a superuser; tables must be \
+named with their schema.
 
 Exit codes: 0 all answers are as expected; 1 some are not; 2 wrong usage; 3 could not be asked.";
 
@@ -44,11 +54,25 @@ struct Report<'a> {
 impl Arguments {
     pub(super) fn run(self, global: &Global) -> Result<Found, Failure> {
         let connection = self.connection.options()?;
-        let probes = ask_all(&connection, &probe::load(&self.probes)?, &[]);
+        let questions = probe::load(&self.probes)?;
+        reach(&connection, &questions)?;
+        let probes = ask_all(&connection, &questions, &[]);
         let passed = probes.iter().all(|probe| probe.passed);
         output::report(global.output, &Report { passed, probes: &probes }, || text(&probes))?;
         Ok(Found::wrong_if(!passed))
     }
+}
+
+/// A server that cannot be reached at all has answered nothing wrongly.
+fn reach(connection: &ConnectOptions, probes: &[Probe]) -> Result<(), Failure> {
+    let mut reasons = Vec::new();
+    for probe in probes {
+        match connect(connection, Some(&probe.database)) {
+            Ok(_) => return Ok(()),
+            Err(error) => reasons.push(Failure::undone(&error)),
+        }
+    }
+    reasons.into_iter().next().map_or(Ok(()), Err)
 }
 
 fn text(probes: &[ProbeResult]) -> String {

@@ -12,7 +12,7 @@ use crate::progress::Progress;
 /// How often it is drawn anew.
 const PERIOD: Duration = Duration::from_millis(100);
 /// While the end is known, and while it is not.
-const KNOWN: &str = "{msg} {bar:24} {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} to go";
+const KNOWN: &str = "{msg} {wide_bar} {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} to go";
 const UNKNOWN: &str = "{msg} {spinner} {binary_bytes}, {binary_bytes_per_sec}, {elapsed} so far";
 
 /// Does `work`, and shows its progress on stderr if that is a terminal and the output is text.
@@ -32,9 +32,8 @@ pub(super) fn shown<T>(format: Format, label: &'static str, work: impl FnOnce(&P
 
 /// Draws until the other end of `ended` is dropped, which a panic of the work does too; then leaves no trace.
 fn draw(label: &'static str, progress: &Progress, ended: &Receiver<()>) {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style(false));
     bar.set_message(label);
-    bar.set_style(style(false));
     let mut known = false;
     while ended.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
         let total = progress.total();

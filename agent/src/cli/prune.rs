@@ -47,11 +47,11 @@ Examples:
   holdfast-agent --repository /backup prune --keep 7 --keep-within 30d
   holdfast-agent --repository /backup prune
 
-A backup stays if either says so. Only verified backups count; the last verified and the last proven one always stay, as
-do pinned ones. Without --keep and --keep-within all backups stay, and only leftovers are removed. Objects are marked
-first and deleted by a later prune, once the grace has passed.
+A backup stays if either option says so. Only verified backups count; the last verified and the last proven one always \
+stay, as do pinned ones. Without --keep and --keep-within all backups stay, and only leftovers are removed. Objects are \
+marked first, and deleted by a later prune once the grace has passed.
 
-Exit codes: 0 done; 2 wrong usage; 1 something is damaged, and nothing was removed; 3 could not be done.";
+Exit codes: 0 done; 1 something is damaged, and nothing was removed; 2 wrong usage; 3 could not be done.";
 
 /// Removes one backup
 #[derive(Debug, Args)]
@@ -118,7 +118,9 @@ fn text(command: &str, report: &PruneReport) -> String {
         .fact("log", amount(&plan.log))
         .fact("objects", amount(&plan.delete))
         .fact("freed", Bytes(now));
-    format!("{table}{}", waiting(plan, later, block))
+    let block = waiting(plan, later, block);
+    let block = if report.executed { block } else { block.next("the same without --dry-run does it") };
+    format!("{table}{block}")
 }
 
 /// What is only marked yet, and when the next prune deletes it.

@@ -13,7 +13,7 @@ pub fn reference() -> String {
         "# holdfast-agent\n\n<!-- Made from the program's own help. After a change: \
          HOLDFAST_REGENERATE=1 cargo test -p holdfast-agent --test cli -->\n\n",
     );
-    section(&mut page, &mut command, "");
+    section(&mut page, &mut command);
     let names: Vec<String> =
         command.get_subcommands().map(|command| command.get_name().to_owned()).filter(|name| name != "help").collect();
     for name in names {
@@ -24,7 +24,7 @@ pub fn reference() -> String {
                 let shared = arg.is_global_set();
                 arg.hide(shared)
             });
-            section(&mut page, &mut own, &name);
+            section(&mut page, &mut own);
         }
     }
     page.truncate(page.trim_end().len());
@@ -32,7 +32,7 @@ pub fn reference() -> String {
     page
 }
 
-fn section(page: &mut String, command: &mut clap::Command, _name: &str) {
+fn section(page: &mut String, command: &mut clap::Command) {
     let help = command.render_long_help().to_string();
     let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
     let _ = writeln!(page, "```text\n{}\n```\n", lines.join("\n").trim_end());

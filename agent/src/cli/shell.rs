@@ -50,7 +50,8 @@ pub(super) fn fetch_command(global: &Global, home: &Home) -> Result<String, Fail
     if global.s3.s3_path_style {
         words.push("--s3-path-style".to_owned());
     }
-    Ok(line(&words))
+    // The server takes a single % for the beginning of %f or %p.
+    Ok(line(&words).replace('%', "%%"))
 }
 
 #[cfg(test)]
@@ -76,12 +77,12 @@ mod tests {
         let lineage = system.begin_lineage("postgresql", owner, None).unwrap();
         let name = lineage.lineage.clone();
         let home = Home { repository, system, lineage };
-        let words = ["holdfast-agent", "--repository", "./a b", "list", "--s3-ca-file", "/ca", "--s3-path-style"];
+        let words = ["holdfast-agent", "--repository", "./a b%", "list", "--s3-ca-file", "/ca", "--s3-path-style"];
         let global = crate::cli::Cli::parse_from(words).global;
         let command = fetch_command(&global, &home).unwrap();
         let here = std::env::current_dir().unwrap();
         let wanted = format!(
-            " --repository '{}/a b' --system-id 7 --lineage {name} --s3-ca-file /ca --s3-path-style",
+            " --repository '{}/a b%%' --system-id 7 --lineage {name} --s3-ca-file /ca --s3-path-style",
             here.display()
         );
         assert!(command.ends_with(&wanted), "{command}");

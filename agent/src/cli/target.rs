@@ -37,10 +37,6 @@ pub(super) struct Recovery {
     #[arg(long, value_name = "N", help_heading = "Target")]
     target_timeline: Option<Timeline>,
 
-    /// Puts the tablespace that was at OLD into NEW; may be given several times
-    #[arg(long, value_name = "OLD=NEW", value_parser = values::tablespace)]
-    tablespace_map: Vec<(PathBuf, PathBuf)>,
-
     /// Where postgres and its tools are, of the backup's major version; looked for in the usual places if left out
     #[arg(long, value_name = "DIR", env = "HOLDFAST_PG_BIN")]
     pg_bin: Option<PathBuf>,
@@ -52,7 +48,6 @@ pub(super) struct Decided {
     pub(super) backup: Option<crate::repository::BackupId>,
     pub(super) target: Target,
     pub(super) timeline: Option<u32>,
-    pub(super) tablespaces: Vec<(PathBuf, PathBuf)>,
     pub(super) bin_directory: Option<PathBuf>,
 }
 
@@ -69,7 +64,6 @@ impl Recovery {
             backup: self.backup.name(),
             target,
             timeline: self.target_timeline.map(|timeline| timeline.0),
-            tablespaces: self.tablespace_map,
             bin_directory: self.pg_bin,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use jiff::{SignedDuration, Timestamp, ZonedDateTime};
+use jiff::{SignedDuration, Timestamp};
 
 use crate::engine::postgres::lsn::Lsn;
 use crate::repository::writer::Compression;
@@ -54,9 +54,6 @@ pub(super) fn some_time(text: &str) -> Result<SignedDuration, String> {
 pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
     if let Ok(time) = text.parse::<Timestamp>() {
         return Ok(time);
-    }
-    if let Ok(time) = text.parse::<ZonedDateTime>() {
-        return Ok(time.timestamp());
     }
     if let Ok(local) = text.parse::<jiff::civil::DateTime>() {
         let example = local.strftime("%Y-%m-%dT%H:%M:%S");

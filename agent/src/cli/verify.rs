@@ -32,7 +32,7 @@ Examples:
   holdfast-agent --repository /backup verify all
   holdfast-agent --repository /backup verify 20260131T235959Z-0a1b2c --level objects
 
-What was seen is kept beside the backup as evidence; `list` tells its outcome. A backup counts for retention once it
+What was seen is kept beside the backup as evidence; `list` tells its outcome. A backup counts for retention once it \
 is verified at the level data.
 
 Exit codes: 0 all is right; 1 something is wrong with the data, and it is named; 2 wrong usage; 3 could not be checked.";
@@ -76,7 +76,11 @@ impl Arguments {
         let ids: Vec<BackupId> = match &self.backup {
             Selection::One(which) => vec![which.clone().resolve(&home)?],
             // The newest first: it is the one that is most likely to be needed.
-            Selection::All => home.system.backups(&home.lineage.lineage)?.into_iter().rev().collect(),
+            Selection::All => {
+                let lineage = &home.lineage.lineage;
+                let lost = home.system.lost_backups(lineage)?;
+                home.system.backups(lineage)?.into_iter().rev().chain(lost).collect()
+            }
         };
         let mut verifier = Verifier::new(&home, level, global.threads());
         let mut reports = Vec::new();
@@ -86,12 +90,11 @@ impl Arguments {
         }
         let failed = reports.iter().any(|report| report.verdict == Verdict::Failed);
         let text = || reports.iter().map(text).collect::<String>();
-        match (&self.backup, reports.as_slice()) {
-            (Selection::One(_), [report]) => output::report(global.output, report, text)?,
-            _ => {
-                let verdict = if failed { Verdict::Failed } else { Verdict::Passed };
-                output::report(global.output, &Reports { verdict, reports: &reports }, text)?;
-            }
+        if let (Selection::One(_), [report]) = (&self.backup, reports.as_slice()) {
+            output::report(global.output, report, text)?;
+        } else {
+            let verdict = if failed { Verdict::Failed } else { Verdict::Passed };
+            output::report(global.output, &Reports { verdict, reports: &reports }, text)?;
         }
         Ok(Found::wrong_if(failed))
     }

@@ -9,7 +9,7 @@ use super::exit::{self, Failure, Found};
 use super::options::Global;
 use super::output::{self, Format};
 use super::values;
-use crate::archive::{self, FetchRequest};
+use crate::archive::{self, ArchiveError, FetchRequest};
 use crate::engine::postgres::lsn::Lsn;
 
 /// The name of the command.
@@ -38,9 +38,9 @@ Examples, in postgresql.conf:
 
 The file is given back whole and checked. `restore` writes the whole command for you.
 
-Exit codes: 0 given back; 1 it is past the end of the archive (a standby, known by its standby.signal, is also told so
-while the store cannot be reached, and streams on); 126 anything else, wrong usage included: PostgreSQL then stops with
-an error instead of taking damage, a hole, or a store that is away for the end of the log.";
+Exit codes: 0 given back; 1 it is past the end of the archive (a standby, known by its standby.signal, is told so too \
+while the store cannot be reached, and streams on); 126 anything else, wrong usage included: PostgreSQL then stops with \
+an error, instead of taking damage, a hole, or a store that is away for the end of the log.";
 
 impl Arguments {
     pub(super) fn run(self, global: &Global) -> Result<Found, Failure> {
@@ -57,10 +57,18 @@ impl Arguments {
             threads: global.threads(),
         };
         let store = global.store().map_err(fatal)?;
-        archive::fetch(store, &request).map_err(|error| {
-            let code = error.fetch_exit_code(standby);
-            Failure { code, ..Failure::from(error) }
-        })?;
+        match archive::fetch(store, &request) {
+            Ok(()) => {}
+            // Every recovery comes to the end of the log: no reason to alarm whoever reads the server's log.
+            Err(error @ ArchiveError::PastTheEnd(_)) if global.output == Format::Text => {
+                tracing::info!("{error}");
+                return Ok(Found::Wrong);
+            }
+            Err(error) => {
+                let code = error.fetch_exit_code(standby);
+                return Err(Failure { code, ..Failure::from(error) });
+            }
+        }
         if global.output == Format::Json {
             output::print_json(&json!({ "file": request.name, "target": request.target })).map_err(fatal)?;
         }

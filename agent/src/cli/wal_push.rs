@@ -23,14 +23,14 @@ Examples, in postgresql.conf:
   archive_mode = on
   archive_command = 'holdfast-agent --repository /backup wal-push %p'
 
-It succeeds only once the file is durably stored, or was so already with the same content. After anything else
-PostgreSQL keeps the file and tries again. On success nothing is printed.
+It succeeds only once the file is durably stored, or was so already with the same content; nothing is printed then. \
+After anything else PostgreSQL keeps the file and tries again.
 
 Exit codes: 0 stored; 2 wrong usage; 3 not stored. None is above 125, which would end PostgreSQL's archiver.";
 
 impl Arguments {
     pub(super) fn run(self, global: &Global) -> Result<Found, Failure> {
-        let report = archive::push(global.store()?, &global.choice(false), &self.path, global.threads())
+        let report = archive::push(global.store()?, &global.choice(false, false), &self.path, global.threads())
             .map_err(|error| Failure::from(error).undone_at_all())?;
         if global.output == Format::Json {
             output::print_json(&report)?;

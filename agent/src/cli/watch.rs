@@ -37,9 +37,9 @@ Examples:
   holdfast-agent --repository /backup watch --data-dir /var/lib/postgresql/16/main
   holdfast-agent watch --service shop --interval 2s --output json
 
-It runs beside archive_command, which ships segments only once they are full: with it, what was committed more than an
-interval ago is in the repository. SIGTERM or SIGINT ends it. With --output json it prints a document for each look, one
-a line.
+It runs beside archive_command, which ships segments only once they are full: with it, what was committed more than an \
+interval ago is in the repository. SIGTERM or SIGINT ends it. With --output json it prints a document for each look, \
+one a line.
 
 Exit codes: 0 it was asked to end; 2 wrong usage; 3 it cannot go on.";
 
@@ -53,7 +53,7 @@ impl Arguments {
         let mut printed = Ok(());
         let mut said = None;
         let server = PostgresServer::new(connection, self.data_dir.clone());
-        let request = WatchRequest { data_directory: self.data_dir, choice: global.choice(false), interval };
+        let request = WatchRequest { data_directory: self.data_dir, choice: global.choice(false, false), interval };
         watch::watch(&server, store, &request, &stop, &mut |tick| {
             printed = tell(format, tick, &mut said);
             if printed.is_err() {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::codec::{Cursor, put_varint};
-use super::pack::{PAGE_SIZE, PAGES_PER_FRAME, PageHash};
+use super::pack::{PACK_LIMIT, PAGE_SIZE, PAGES_PER_FRAME, PageHash};
 use crate::snapshot::Stamp;
 
 /// A part of a file covers at most this many pages: 1 GiB.
@@ -194,6 +194,16 @@ impl Draft {
         })
     }
 
+    /// Stores the same in other bytes, so that the map gets another name. There are a few dozen variants.
+    pub(super) fn vary(&mut self, variant: u8) -> std::io::Result<()> {
+        let plain = zstd::bulk::decompress(&self.files.stored, self.files.plain)?;
+        let mut compressor = zstd::bulk::Compressor::new(1 + i32::from(variant / 4))?;
+        compressor.include_checksum(variant & 1 != 0)?;
+        compressor.include_contentsize(variant & 2 == 0)?;
+        self.files.stored = compressor.compress(&plain)?;
+        Ok(())
+    }
+
     /// Roughly how large it will be, in bytes.
     pub(super) fn size(&self) -> usize {
         HEADER + self.files.stored.len() + self.packs.len() * 36 + self.runs.stored.len() + self.hashes.len()
@@ -324,7 +334,10 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, String> {
         return Err("it goes on after its end".to_owned());
     }
     check_files(&files, pages)?;
-    let packs = packs.chunks_exact(36).map(pack_ref).collect();
+    let packs: Vec<PackRef> = packs.chunks_exact(36).map(pack_ref).collect();
+    if let Some(pack) = packs.iter().find(|pack| u64::from(pack.size) > PACK_LIMIT) {
+        return Err(format!("it claims a pack of {} bytes", pack.size));
+    }
     Ok(Parsed { base: (patch == 1).then_some(base), files, packs, pages: pages as usize, runs, hashes })
 }
 

@@ -4,8 +4,10 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
 
 use super::codec::Cursor;
+use crate::aligned::Aligned;
 
 /// Bytes of a page.
 pub const PAGE_SIZE: usize = 8192;
@@ -23,8 +25,7 @@ const TRAILER: usize = 16;
 /// A pack of more frames is closed, however small it is: they are numbered in 16 bits, and their index has to fit.
 const FRAMES_LIMIT: usize = 32_000;
 /// Room for a pack: the target, one frame over it, and the index.
-const BUFFER: usize = PACK_TARGET + (2 << 20) + ALIGNMENT;
-const ALIGNMENT: usize = 4096;
+const BUFFER: usize = PACK_TARGET + (2 << 20);
 
 /// The first 128 bits of a page's BLAKE3 hash.
 pub type PageHash = [u8; 16];
@@ -60,19 +61,28 @@ pub(super) struct PackBuilder {
 impl PackBuilder {
     pub(super) fn new(buffers: &Arc<Buffers>) -> Self {
         let mut buffer = buffers.take();
-        buffer.bytes.extend_from_slice(HEADER);
+        buffer.extend(HEADER);
         Self { buffer, index: Vec::new(), frames: 0 }
     }
 
     /// Adds a frame and says which number it has.
     pub(super) fn push(&mut self, compressed: &[u8], pages: u16, digest: PageHash) -> u16 {
-        self.buffer.bytes.extend_from_slice(compressed);
+        self.buffer.extend(compressed);
         self.index.extend_from_slice(&(compressed.len() as u32).to_le_bytes());
         self.index.extend_from_slice(&pages.to_le_bytes());
         self.index.extend_from_slice(&0_u16.to_le_bytes());
         self.index.extend_from_slice(&digest);
         self.frames += 1;
         (self.frames - 1) as u16
+    }
+
+    /// Adds a frame that no map names, so that the pack gets another name.
+    pub(super) fn salt(&mut self, random: [u8; 16]) -> std::io::Result<()> {
+        let mut page = vec![0; PAGE_SIZE];
+        page[..16].copy_from_slice(&random);
+        let compressed = zstd::bulk::compress(&page, 1)?;
+        self.push(&compressed, 1, frame_digest(std::iter::once(&page_hash(&page))));
+        Ok(())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -83,12 +93,26 @@ impl PackBuilder {
         self.buffer.as_ref().len() >= PACK_TARGET || self.frames >= FRAMES_LIMIT
     }
 
+    /// The name that the pack has as it is.
+    pub(super) fn sha256(&self) -> [u8; 32] {
+        let mut hasher = Sha256::new();
+        hasher.update(self.buffer.as_ref());
+        hasher.update(&self.index);
+        hasher.update(self.trailer());
+        hasher.finalize().into()
+    }
+
+    fn trailer(&self) -> [u8; TRAILER] {
+        let mut trailer = [0; TRAILER];
+        trailer[..4].copy_from_slice(&(self.frames as u32).to_le_bytes());
+        trailer[8..].copy_from_slice(TRAILER_MAGIC);
+        trailer
+    }
+
     pub(super) fn finish(mut self) -> Bytes {
-        let bytes = &mut self.buffer.bytes;
-        bytes.append(&mut self.index);
-        bytes.extend_from_slice(&(self.frames as u32).to_le_bytes());
-        bytes.extend_from_slice(&[0; 4]);
-        bytes.extend_from_slice(TRAILER_MAGIC);
+        let trailer = self.trailer();
+        self.buffer.extend(&self.index);
+        self.buffer.extend(&trailer);
         Bytes::from_owner(self.buffer)
     }
 }
@@ -96,39 +120,44 @@ impl PackBuilder {
 /// Memory for packs, used again and again: so that it neither grows nor is cleared by the kernel each time.
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
-    free: Mutex<Vec<Vec<u8>>>,
+    free: Mutex<Vec<Aligned>>,
 }
 
 impl Buffers {
     fn take(self: &Arc<Self>) -> Buffer {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut bytes = free.unwrap_or_else(|| Vec::with_capacity(BUFFER));
-        // The pack begins at a block's start, so that a store can write it past the page cache.
-        let start = bytes.as_ptr().align_offset(ALIGNMENT) % ALIGNMENT;
-        bytes.resize(start, 0);
-        Buffer { bytes, start, home: Arc::clone(self) }
+        let bytes = free.unwrap_or_else(|| Aligned::with_capacity(BUFFER));
+        Buffer { bytes: Some(bytes), home: Arc::clone(self) }
     }
 }
 
-/// The memory of one pack, lent by [`Buffers`].
+/// The memory of one pack, lent by [`Buffers`] until it is dropped.
 #[derive(Debug)]
 struct Buffer {
-    bytes: Vec<u8>,
-    start: usize,
+    bytes: Option<Aligned>,
     home: Arc<Buffers>,
+}
+
+impl Buffer {
+    fn extend(&mut self, more: &[u8]) {
+        if let Some(bytes) = &mut self.bytes {
+            bytes.extend(more);
+        }
+    }
 }
 
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes[self.start..]
+        self.bytes.as_ref().map(Aligned::as_ref).unwrap_or_default()
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let mut bytes = std::mem::take(&mut self.bytes);
-        bytes.clear();
-        self.home.free.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+        if let Some(mut bytes) = self.bytes.take() {
+            bytes.clear();
+            self.home.free.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+        }
     }
 }
 
@@ -181,6 +210,7 @@ pub(super) fn has_header(pack: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn the_index_gives_back_what_was_pushed() {
@@ -213,5 +243,55 @@ mod tests {
     #[test]
     fn the_header_states_the_page_size() {
         assert_eq!(u32::from_le_bytes(HEADER[8..12].try_into().unwrap()) as usize, PAGE_SIZE);
+    }
+
+    fn built(frames: &[(Vec<u8>, u16, PageHash)]) -> PackBuilder {
+        let mut pack = PackBuilder::new(&Arc::default());
+        for (number, (bytes, pages, digest)) in frames.iter().enumerate() {
+            assert_eq!(usize::from(pack.push(bytes, *pages, *digest)), number);
+        }
+        pack
+    }
+
+    fn some_frames() -> impl Strategy<Value = Vec<(Vec<u8>, u16, PageHash)>> {
+        let frame = (prop::collection::vec(any::<u8>(), 1..60), 1..=PAGES_PER_FRAME as u16, any::<PageHash>());
+        prop::collection::vec(frame, 1..20)
+    }
+
+    proptest! {
+        #[test]
+        fn every_frame_comes_back_from_the_index(frames in some_frames()) {
+            let pack = built(&frames);
+            let name = pack.sha256();
+            let bytes = pack.finish();
+            prop_assert_eq!(name, <[u8; 32]>::from(Sha256::digest(&bytes)));
+            let parsed = parse_index(&bytes, bytes.len() as u64).unwrap();
+            prop_assert_eq!(parsed.len(), frames.len());
+            for (frame, (content, pages, digest)) in parsed.iter().zip(&frames) {
+                prop_assert_eq!(&bytes[frame.range.start as usize..frame.range.end as usize], content.as_slice());
+                prop_assert_eq!((frame.pages, &frame.digest), (*pages, digest));
+            }
+        }
+
+        #[test]
+        fn a_salted_pack_has_another_name_and_the_same_frames(frames in some_frames()) {
+            let (plain, mut salted) = (built(&frames), built(&frames));
+            salted.salt([7; 16]).unwrap();
+            prop_assert_ne!(plain.sha256(), salted.sha256());
+            let (plain, salted) = (plain.finish(), salted.finish());
+            let index = |bytes: &Bytes| parse_index(bytes, bytes.len() as u64).unwrap();
+            prop_assert_eq!(&index(&salted)[..frames.len()], index(&plain).as_slice());
+        }
+
+        #[test]
+        fn damaged_bytes_never_give_frames_outside_of_the_pack(frames in some_frames(), at: prop::sample::Index, value: u8) {
+            let mut bytes = built(&frames).finish().to_vec();
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+            if let Some(frames) = parse_index(&bytes, bytes.len() as u64) {
+                prop_assert!(frames.windows(2).all(|pair| pair[0].range.end == pair[1].range.start));
+                prop_assert!(frames.iter().all(|frame| frame.range.end <= bytes.len() as u64));
+            }
+        }
     }
 }

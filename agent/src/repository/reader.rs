@@ -15,10 +15,11 @@ use super::error::{Damage, RepositoryResult};
 use super::manifest::MapRow;
 use super::map::{FilePart, PackRef, PageTable, Place, ZERO_PACK};
 use super::pack::{
-    self, Frame, PACK_LIMIT, PAGE_SIZE, PAGES_PER_FRAME, PageHash, frame_digest, has_header, page_hash, parse_index,
+    self, Frame, PAGE_SIZE, PAGES_PER_FRAME, PageHash, frame_digest, has_header, page_hash, parse_index,
 };
 use super::store::Key;
 use super::top::System;
+use crate::aligned::Aligned;
 
 /// Pages of one batch: 4 GiB.
 const BATCH_PAGES: usize = 512 << 10;
@@ -209,12 +210,12 @@ pub(crate) fn in_parallel<T, E: Send>(
 /// Decompresses frames.
 pub(super) struct Decoder {
     zstd: Option<zstd::bulk::Decompressor<'static>>,
-    plain: Vec<u8>,
+    plain: Aligned,
 }
 
 impl Decoder {
     pub(super) fn new() -> Self {
-        Self { zstd: zstd::bulk::Decompressor::new().ok(), plain: vec![0; PAGES_PER_FRAME * PAGE_SIZE] }
+        Self { zstd: zstd::bulk::Decompressor::new().ok(), plain: Aligned::zeros(PAGES_PER_FRAME * PAGE_SIZE) }
     }
 
     /// The pages of a frame, or what is wrong with it.
@@ -222,10 +223,10 @@ impl Decoder {
         let expected = usize::from(pages) * PAGE_SIZE;
         let zstd = self.zstd.as_mut().ok_or_else(|| "there is no memory to decompress it".to_owned())?;
         let length = zstd
-            .decompress_to_buffer(compressed, &mut self.plain[..expected])
+            .decompress_to_buffer(compressed, &mut self.plain.as_mut()[..expected])
             .map_err(|error| format!("a frame does not decompress ({error})"))?;
         if length == expected {
-            Ok(&self.plain[..expected])
+            Ok(&self.plain.as_ref()[..expected])
         } else {
             Err(format!("a frame holds {length} bytes instead of {expected}"))
         }
@@ -333,8 +334,9 @@ pub fn check_pack(
     checker: &mut PackChecker,
 ) -> RepositoryResult<Option<Damage>> {
     let key = system.layout.pack(&pack.digest);
-    let body = match system.store.get(&key, PACK_LIMIT) {
-        Ok(object) => object.body,
+    // Whether it is longer than that is for whoever lists the packs to see.
+    let body = match system.store.get_range(&key, 0..u64::from(pack.size)) {
+        Ok(body) => body,
         Err(error) => {
             let error = super::RepositoryError::from(error);
             return error.as_damage().map_or(Err(error), |damage| Ok(Some(damage)));

@@ -12,6 +12,9 @@ use serde::Serialize;
 
 use super::place::{PlaceError, Prepared, sync_directory, unfinished};
 use super::{Chosen, RestoreError, RestoreRequest, marker};
+use rustix::fs::OFlags;
+
+use crate::aligned::is_aligned;
 use crate::home::Home;
 use crate::progress::Progress;
 use crate::repository::reader::{self, Batch, PageSink, in_parallel};
@@ -54,7 +57,8 @@ pub(super) fn write(
         threads: request.threads,
         written: AtomicU64::new(0),
         kept: AtomicU64::new(0),
-        open: (0..64).map(|_| Mutex::new(None)).collect(),
+        open: (0..64).map(|_| Mutex::default()).collect(),
+        direct: AtomicBool::new(true),
     };
     progress.expect(chosen.manifest.sizes.database_bytes);
     let mut names = HashSet::new();
@@ -79,8 +83,16 @@ pub(super) fn write(
     Ok(restored)
 }
 
-/// Files that are being written, by the number of their part.
-type Open = Mutex<Option<(usize, Arc<File>)>>;
+/// A file that is being written: the number of its part, and the file as it was opened for the page cache and past it.
+#[derive(Debug, Default)]
+struct Open {
+    number: Option<usize>,
+    cached: Option<Arc<File>>,
+    direct: Option<Arc<File>>,
+}
+
+/// Larger writes go past the page cache, where they can: it saves a copy, and dirty pages do not pile up until the end.
+const DIRECT_FROM: usize = 128 << 10;
 
 struct Writing<'a> {
     root: &'a Path,
@@ -90,7 +102,8 @@ struct Writing<'a> {
     threads: usize,
     written: AtomicU64,
     kept: AtomicU64,
-    open: Vec<Open>,
+    open: Vec<Mutex<Open>>,
+    direct: AtomicBool,
 }
 
 impl Writing<'_> {
@@ -101,7 +114,7 @@ impl Writing<'_> {
 
     fn batch(&self, home: &Home, batch: &Batch) -> Result<(), RestoreError> {
         for slot in &self.open {
-            *slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Open::default();
         }
         let old: Vec<bool> = batch.parts.iter().map(|(part, _)| self.create(part)).collect::<Result<_, _>>()?;
         let right: Vec<AtomicBool> = if old.contains(&true) {
@@ -199,16 +212,33 @@ impl Writing<'_> {
         Ok(())
     }
 
-    fn file(&self, batch: &Batch, number: usize) -> io::Result<Arc<File>> {
-        let mut slot = self.open[number % self.open.len()].lock().unwrap_or_else(PoisonError::into_inner);
-        match &*slot {
-            Some((open, file)) if *open == number => Ok(Arc::clone(file)),
-            _ => {
-                let file = Arc::new(File::options().write(true).open(self.path(&batch.parts[number].0))?);
-                *slot = Some((number, Arc::clone(&file)));
-                Ok(file)
+    fn file(&self, batch: &Batch, number: usize, direct: bool) -> io::Result<Arc<File>> {
+        let mut open = self.open[number % self.open.len()].lock().unwrap_or_else(PoisonError::into_inner);
+        if open.number != Some(number) {
+            *open = Open { number: Some(number), ..Open::default() };
+        }
+        let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
+        let slot = if direct { &mut open.direct } else { &mut open.cached };
+        if let Some(file) = slot {
+            return Ok(Arc::clone(file));
+        }
+        let path = self.path(&batch.parts[number].0);
+        let file = File::options().write(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+        Ok(Arc::clone(slot.insert(Arc::new(file))))
+    }
+
+    fn write(&self, batch: &Batch, number: usize, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let direct = bytes.len() >= DIRECT_FROM && is_aligned(bytes, offset) && self.direct.load(Ordering::Relaxed);
+        if direct {
+            match self.file(batch, number, true).and_then(|file| file.write_all_at(bytes, offset)) {
+                // Not every file system knows such writes; whatever was written is written again.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    self.direct.store(false, Ordering::Relaxed)
+                }
+                written => return written,
             }
         }
+        self.file(batch, number, false)?.write_all_at(bytes, offset)
     }
 }
 
@@ -226,8 +256,10 @@ impl PageSink for Writing<'_> {
             let offset = (part.first_page + within as u64) * PAGE_SIZE as u64;
             let length = (part.size - offset).min(now.len() as u64) as usize;
             step("write pages");
-            self.file(batch, number).and_then(|file| file.write_all_at(&now[..length], offset)).map_err(|source| {
-                RepositoryError::Local { action: "writing", path: self.path(part).display().to_string(), source }
+            self.write(batch, number, &now[..length], offset).map_err(|source| RepositoryError::Local {
+                action: "writing",
+                path: self.path(part).display().to_string(),
+                source,
             })?;
             self.written.fetch_add(length as u64, Ordering::Relaxed);
             self.progress.advance(length as u64);

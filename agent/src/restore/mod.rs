@@ -140,7 +140,7 @@ pub(crate) fn lay_chosen(
 ) -> Result<(Restored, Laid), RestoreError> {
     let copies = engine::copies(&chosen.manifest.engine)?;
     let links = copies.links(&chosen.manifest.engine_record, &request.tablespaces)?;
-    copies.check_not_running(&request.data_directory)?;
+    copies.check_target(&request.data_directory, &chosen.manifest.system_id)?;
     let prepared = place::prepare(request, chosen, &links, copies.last_file())?;
     let restored = files::write(home, chosen, request, &prepared, copies.last_file(), progress)?;
     let laid = copies.lay_down(&lay_down(chosen, request))?;
@@ -199,7 +199,8 @@ pub fn choose(home: &Home, request: &RestoreRequest) -> Result<Chosen, RestoreEr
 
 /// Whether the newest check of a backup said that it is damaged.
 fn is_unfit(home: &Home, manifest: &Manifest) -> Result<bool, RepositoryError> {
-    let evidence = home.system.evidence(&manifest.lineage, &manifest.backup_id)?;
+    // Evidence that cannot be read must not stop a restore, which checks every page itself.
+    let (evidence, _) = home.system.sound_evidence(&manifest.lineage, &manifest.backup_id)?;
     let broken = evidence.iter().filter(|evidence| !evidence.damage.is_empty());
     Ok(Standing::of(broken).failed.is_some() && Standing::of(&evidence).failed.is_some())
 }

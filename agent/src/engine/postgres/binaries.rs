@@ -64,7 +64,9 @@ pub fn find_bin(major: u32, explicit: Option<&Path>) -> Result<PathBuf, Binaries
 
 fn usual_directories(major: u32) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let in_path = std::env::split_paths(&path).find(|directory| directory.join("postgres").is_file());
+    // A link in PATH stands alone; the other programs and the libraries are where it points.
+    let in_path = std::env::split_paths(&path).find_map(|directory| directory.join("postgres").canonicalize().ok());
+    let in_path = in_path.and_then(|program| program.parent().map(Path::to_owned));
     let by_packages = [format!("/usr/lib/postgresql/{major}/bin"), format!("/usr/pgsql-{major}/bin")];
     let others = by_packages.into_iter().chain(["/usr/local/bin".into(), "/usr/local/pgsql/bin".into()]);
     let mut directories: Vec<PathBuf> = in_path.into_iter().chain(others.map(PathBuf::from)).collect();

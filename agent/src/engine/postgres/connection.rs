@@ -8,7 +8,7 @@ use postgres::error::SqlState;
 use postgres::{Client, Config, NoTls};
 
 pub use super::connect_options::{ConnectOptions, SettingsError, TlsMode};
-use super::connect_options::{Endpoint, Target};
+use super::connect_options::{Endpoint, Environment, Target};
 pub use super::service::ServiceError;
 use super::tls;
 pub use super::tls::TlsError;
@@ -118,12 +118,28 @@ impl ConnectError {
 /// # Errors
 /// If the server cannot be reached or does not let us in.
 pub fn connect(options: &ConnectOptions, dbname: Option<&str>) -> Result<Client, ConnectError> {
-    open(&options.resolve(dbname, &|name| std::env::var(name).ok())?)
+    resolve_and_open(options, dbname, &|name| std::env::var(name).ok())
 }
 
 /// Opens a session with a server of our own: what the environment says is about another one.
 pub(super) fn connect_to_own(options: &ConnectOptions, dbname: Option<&str>) -> Result<Client, ConnectError> {
-    open(&options.resolve(dbname, &|_| None)?)
+    resolve_and_open(options, dbname, &|_| None)
+}
+
+fn resolve_and_open(
+    options: &ConnectOptions,
+    dbname: Option<&str>,
+    environment: Environment<'_>,
+) -> Result<Client, ConnectError> {
+    let mut target = options.resolve(dbname, environment)?;
+    match open(&target) {
+        // The usual database can be dropped; this one cannot, and nobody asked for either.
+        Err(ConnectError::NoDatabase { .. }) if target.is_default_database => {
+            "template1".clone_into(&mut target.dbname);
+            open(&target)
+        }
+        result => result,
+    }
 }
 
 fn open(target: &Target) -> Result<Client, ConnectError> {
@@ -239,7 +255,8 @@ fn tls_hint(reason: &str) -> &'static str {
         ". Turn ssl on in the server, or choose --sslmode disable"
     } else if reason.contains("NotValidForName") || reason.contains("not valid for name") {
         ". Use the name that is in the certificate's subjectAltName as --host, or --sslmode verify-ca"
-    } else if reason.contains("UnknownIssuer") {
+    } else if reason.contains("UnknownIssuer") || reason.contains("BadSignature") {
+        // The latter is what an authority of the same name with another key looks like.
         ". Give the authority that signed the server's certificate with --sslrootcert"
     } else if reason.contains("CaUsedAsEndEntity") {
         ". The server shows an authority's own certificate; give it one that is signed by the authority"

@@ -10,7 +10,7 @@ use super::connection::{ConnectError, ConnectOptions, connect, innermost};
 const DOING: &str = "taking the inventory";
 
 /// What is in a cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
     /// Databases that can be connected to, by name.
     pub databases: Vec<DatabaseInventory>,

@@ -26,6 +26,7 @@ pub mod wal_page;
 mod binaries;
 mod choose;
 mod connect_options;
+mod connect_sources;
 mod copies;
 mod examine;
 pub mod facts;

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
+use jiff::Timestamp;
+
 use super::lsn::Lsn;
 
 /// Enough for the lines before an end; a log that was verbose before is not read whole.
@@ -56,8 +58,8 @@ const MEANINGS: [(&str, &str); 15] = [
 pub struct LastReachable {
     /// Where the log ended.
     pub lsn: Option<Lsn>,
-    /// When the last transaction recovered was committed, as the server wrote it (UTC).
-    pub transaction: Option<String>,
+    /// When the last transaction that was recovered was committed.
+    pub transaction: Option<Timestamp>,
 }
 
 impl fmt::Display for LastReachable {
@@ -112,7 +114,7 @@ fn understand(text: &str) -> Ending {
         if let Some(rest) = message.strip_prefix("LOG:  redo done at ") {
             last.lsn = rest.split_whitespace().next().and_then(|lsn| lsn.parse().ok());
         } else if let Some(rest) = message.strip_prefix("LOG:  last completed transaction was at log time ") {
-            last.transaction = Some(rest.to_owned());
+            last.transaction = time(rest);
         }
         let fatal = message.starts_with("FATAL:") || message.starts_with("PANIC:");
         let about = message.starts_with("DETAIL:") || message.starts_with("HINT:");
@@ -129,6 +131,12 @@ fn understand(text: &str) -> Ending {
     let known = MEANINGS.iter().find(|(words, _)| ending.lines.iter().any(|line| line.contains(words)));
     ending.meaning = known.map(|(_, meaning)| (*meaning).to_owned()).unwrap_or_default();
     ending
+}
+
+/// A time as the server writes it in UTC, such as `2026-11-29 15:20:59.7+00`.
+fn time(text: &str) -> Option<Timestamp> {
+    let (date, clock) = text.trim().strip_suffix("+00")?.split_once(' ')?;
+    format!("{date}T{clock}Z").parse().ok()
 }
 
 /// The line without its prefix, `%m [%p] `.
@@ -158,7 +166,7 @@ mod tests {
         assert_eq!(ending.lines, ["FATAL:  recovery ended before configured recovery target was reached"]);
         assert_eq!(
             ending.target_missed.unwrap().to_string(),
-            "the archived log ends at 0/50000D8, its last transaction was committed at 2026-11-29 15:20:59.7+00"
+            "the archived log ends at 0/50000D8, its last transaction was committed at 2026-11-29T15:20:59.7Z"
         );
     }
 

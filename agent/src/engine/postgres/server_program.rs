@@ -40,8 +40,8 @@ impl Program<'_> {
         let opened = opened.and_then(|file| Ok((file.metadata()?.len(), file.try_clone()?, file)));
         let (from, out, errors) = opened.map_err(|source| ServerError::Run { program: log.to_owned(), source })?;
         let mut command = self.command(settings);
-        // A group of its own: Ctrl-C is for this process, which then stops the server in order.
-        command.stdout(out).stderr(errors).process_group(0);
+        // It stays in our process group: Ctrl-C on a terminal ends both, and the server in order.
+        command.stdout(out).stderr(errors);
         let child = command.spawn().map_err(|source| ServerError::Run { program: self.path.to_owned(), source })?;
         Ok((child, from))
     }

@@ -10,10 +10,9 @@ use jiff::Timestamp;
 use rustix::fs::{OFlags, Timespec, Timestamps, UTIME_NOW};
 
 use super::read;
+use crate::aligned::{BLOCK, is_aligned};
 use crate::steps::step;
 
-/// What direct writes are aligned to, in bytes: no less than any file system's block.
-const BLOCK: usize = 4096;
 /// Smaller bodies are not worth it.
 const DIRECT_FROM: usize = 1 << 20;
 
@@ -50,7 +49,7 @@ impl Temp {
     /// and a backup does not push the database's own pages out of memory. Says how much was written.
     fn write_direct(&mut self, body: &[u8]) -> io::Result<usize> {
         let whole = body.len() / BLOCK * BLOCK;
-        if whole < DIRECT_FROM || !(body.as_ptr() as usize).is_multiple_of(BLOCK) {
+        if whole < DIRECT_FROM || !is_aligned(&body[..whole], 0) {
             return Ok(0);
         }
         let flags = rustix::fs::fcntl_getfl(&self.file)?;
