@@ -92,7 +92,7 @@ impl Site {
     #[track_caller]
     pub fn watch(&self) -> Watch {
         let agent = self.second_agent();
-        let running = agent.spawn(&["--output", "json", "watch", "--interval", "200ms", "--data-dir", self.data()]);
+        let running = agent.spawn(&["--output", "json", "watch", "--interval", "1s", "--data-dir", self.data()]);
         Watch { running, _agent: agent }
     }
 

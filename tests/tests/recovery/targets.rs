@@ -94,6 +94,8 @@ fn every_target_gives_exactly_the_rows_acknowledged_before_it(
 fn an_incremental_backup_stores_only_what_changed(#[values(Major::V15, Major::V18)] major: Major) {
     let site = Site::new(major);
     site.server.sql("CREATE TABLE filler AS SELECT n, repeat('x', 1000) AS text FROM generate_series(1, 20000) n");
+    site.server.psql("VACUUM (FREEZE) filler");
+    site.server.sql("CREATE INDEX ON filler (n)");
     let full = site.backup();
     assert!(full["previous"].is_null());
     site.server.sql("UPDATE filler SET text = 'changed' WHERE n = 777; CHECKPOINT");
