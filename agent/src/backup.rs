@@ -156,9 +156,11 @@ pub fn backup(
         probes: request.probes.clone(),
     };
     let manifest_sha256 = home.system.write_manifest(&manifest)?;
-    if prune::uses_marked(&home.system, &manifest)? {
+    // Where it cannot be known, what the backup needs may be gone already.
+    let marked = prune::uses_marked(&home.system, &manifest);
+    if !matches!(marked, Ok(false)) {
         home.system.store().delete(&home.system.layout.manifest(&manifest.lineage, id.as_str()))?;
-        return Err(BackupError::Pruned);
+        return Err(marked.map_or_else(BackupError::from, |_| BackupError::Pruned));
     }
     Ok(BackupReport {
         backup_id: id,
@@ -211,7 +213,8 @@ fn write_options(
 /// What the newest check of a backup found damaged: the next backup stores it again instead of building on it.
 fn known_damage(home: &Home, id: &BackupId) -> Result<HashSet<[u8; 32]>, RepositoryError> {
     let mut damaged = HashSet::new();
-    for evidence in home.system.evidence(&home.lineage.lineage, id)? {
+    // Evidence that cannot be read must not stop new backups.
+    for evidence in home.system.sound_evidence(&home.lineage.lineage, id)?.0 {
         for damage in &evidence.damage {
             let mut digest = [0; 32];
             if hex::decode_to_slice(damage.object.rsplit('/').next().unwrap_or_default(), &mut digest).is_ok() {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::engine::{self, EngineError, Window};
 use crate::home::Home;
 use crate::repository::{BackupId, Damage, RepositoryError, Sizes, Standing};
-use crate::stock::stock;
+use crate::stock::{lost_position, stock};
 
 /// What a lineage has.
 #[derive(Debug, Serialize)]
@@ -84,7 +84,7 @@ pub fn list(home: &Home) -> Result<ListReport, ListError> {
     };
     let mut records = Vec::new();
     for id in home.system.backups(lineage)? {
-        match line(home, &id) {
+        match line(home, &id, &mut report.damaged) {
             Ok((line, record)) => {
                 records.push((id.to_string(), record));
                 report.backups.push(line);
@@ -92,16 +92,31 @@ pub fn list(home: &Home) -> Result<ListReport, ListError> {
             Err(error) => report.damaged.push(error.as_damage().ok_or(error)?),
         }
     }
+    for id in home.system.lost_backups(lineage)? {
+        report.damaged.push(Damage::of(&home.system.layout.manifest(lineage, id.as_str()), "it is missing"));
+    }
+    if let Err(error) = home.system.log(lineage).position() {
+        report.damaged.push(error.as_damage().ok_or(error)?);
+    }
     match stock(home) {
-        Ok(stock) => report.windows = engine::copies(&home.lineage.engine)?.windows(&records, &stock)?,
+        Ok(stock) => {
+            report.damaged.extend(lost_position(home, &stock)?);
+            report.windows = engine::copies(&home.lineage.engine)?.windows(&records, &stock)?;
+        }
         Err(error) => report.damaged.push(error.as_damage().ok_or(error)?),
     }
     Ok(report)
 }
 
-fn line(home: &Home, id: &BackupId) -> Result<(BackupLine, serde_json::Value), RepositoryError> {
+fn line(
+    home: &Home,
+    id: &BackupId,
+    damaged: &mut Vec<Damage>,
+) -> Result<(BackupLine, serde_json::Value), RepositoryError> {
     let lineage = &home.lineage.lineage;
     let (manifest, _) = home.system.manifest(lineage, id)?;
+    let (evidence, unreadable) = home.system.sound_evidence(lineage, id)?;
+    damaged.extend(unreadable);
     let line = BackupLine {
         id: id.clone(),
         started: manifest.started,
@@ -109,7 +124,7 @@ fn line(home: &Home, id: &BackupId) -> Result<(BackupLine, serde_json::Value), R
         engine_version: manifest.engine_version,
         sizes: manifest.sizes,
         bad_pages: manifest.bad_pages.len(),
-        standing: Standing::of(&home.system.evidence(lineage, id)?),
+        standing: Standing::of(&evidence),
         pinned: home.system.is_pinned(lineage, id)?,
     };
     Ok((line, manifest.engine_record))

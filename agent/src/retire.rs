@@ -98,6 +98,9 @@ fn leases(home: &Home) -> RepositoryResult<Vec<Lease>> {
 
 fn check_forget(home: &Home, id: &BackupId) -> Result<(), PruneError> {
     let lineage = &home.lineage.lineage;
+    if home.system.lost_backups(lineage)?.contains(id) {
+        return Ok(());
+    }
     home.system.manifest(lineage, id)?;
     let (mut proven, mut verified) = (Vec::new(), Vec::new());
     for candidate in prune::candidates(&home.system, lineage)? {

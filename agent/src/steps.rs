@@ -4,7 +4,7 @@
 ///
 /// With the feature `fault-injection`, the environment variable `HOLDFAST_KILL_AT_STEP=n` kills the process
 /// (SIGKILL: no destructor runs) at the n-th such point, `HOLDFAST_PAUSE_AT_STEP=name` stops it (SIGSTOP) the first time
-/// it comes to a point of that name, and `HOLDFAST_STEP_LOG=file` appends each point's name to a file. Without the
+/// it comes to a point of that name, or at the point of that number, and `HOLDFAST_STEP_LOG=file` appends each point's name to a file. Without the
 /// feature this is nothing at all.
 #[inline]
 pub fn step(name: &str) {
@@ -30,7 +30,8 @@ mod injected {
             // A lost line of this log shows up as a missing step in the test that reads it.
             let _ = writeln!(log, "{number} {name}");
         }
-        let pause = std::env::var("HOLDFAST_PAUSE_AT_STEP").is_ok_and(|wanted| wanted == name);
+        let pause =
+            std::env::var("HOLDFAST_PAUSE_AT_STEP").is_ok_and(|wanted| wanted == name || wanted == number.to_string());
         if pause && !PAUSED.swap(true, Ordering::SeqCst) {
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
         }

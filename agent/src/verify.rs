@@ -17,7 +17,7 @@ use crate::repository::store::Walk;
 use crate::repository::{
     BackupId, Damage, Evidence, Level, Manifest, MapRow, PackRef, RepositoryError, RepositoryResult, Verdict,
 };
-use crate::stock::stock;
+use crate::stock::{lost_position, stock};
 
 /// What a verification saw.
 #[derive(Debug, Clone, Serialize)]
@@ -68,7 +68,7 @@ pub struct Verifier<'a> {
     threads: usize,
     packs: HashMap<PackRef, Option<Damage>>,
     maps: HashSet<[u8; 32]>,
-    logs: HashSet<LogName>,
+    logs: HashMap<LogName, Option<Damage>>,
 }
 
 /// What is being found out about one backup.
@@ -98,10 +98,30 @@ impl Findings {
     }
 }
 
+impl Findings {
+    /// Log that the backup cannot be restored without is a part of it (`own`); other log only says how far one can
+    /// recover from it.
+    fn note_log(&mut self, own: bool, damage: Option<Damage>) {
+        match damage {
+            Some(damage) if own => _ = self.damage.insert(damage),
+            Some(damage) if !self.failures.contains(&damage.to_string()) => self.failures.push(damage.to_string()),
+            _ => {}
+        }
+    }
+}
+
+/// The damage that a check found; only errors that say nothing about the data are passed on.
+fn damage_in<T>(checked: RepositoryResult<T>) -> RepositoryResult<Option<Damage>> {
+    match checked {
+        Ok(_) => Ok(None),
+        Err(error) => error.as_damage().ok_or(error).map(Some),
+    }
+}
+
 impl<'a> Verifier<'a> {
     /// Verifies to `level`: objects or data.
     pub fn new(home: &'a Home, level: Level, threads: usize) -> Self {
-        Self { home, level, threads, packs: HashMap::new(), maps: HashSet::new(), logs: HashSet::new() }
+        Self { home, level, threads, packs: HashMap::new(), maps: HashSet::new(), logs: HashMap::new() }
     }
 
     /// Verifies one backup and keeps the evidence.
@@ -258,51 +278,71 @@ impl<'a> Verifier<'a> {
             return Ok(());
         }
         let needs = copies.log_needs(&[(manifest.engine_record.clone(), true)])?;
-        self.log_content(&|file| needs.is_needed(file), findings)?;
-        let Some(stock) = findings.note(stock(self.home))? else {
-            return Ok(());
+        let own: HashSet<LogName> = copies.log_of(&manifest.engine_record)?.into_iter().map(|(file, _)| file).collect();
+        self.log_content(&|file| needs.is_needed(file), &own, findings)?;
+        let stock = match stock(self.home) {
+            Ok(stock) => stock,
+            Err(error) => {
+                findings.note_log(false, Some(error.as_damage().ok_or(error)?));
+                return Ok(());
+            }
         };
+        findings.note_log(false, lost_position(self.home, &stock)?);
         let windows = copies.windows(&[(manifest.backup_id.to_string(), manifest.engine_record.clone())], &stock)?;
-        for hole in windows.iter().filter_map(|window| window.hole.as_ref()) {
-            findings.failures.push(format!("the log has a hole: {hole} is missing, although later log is there"));
+        for hole in windows.iter().filter_map(|window| window.hole_file.as_ref()) {
+            let (whole, piece) = (log.key(hole)?, log.next_piece(hole)?);
+            findings.failures.push(format!(
+                "the log has a hole: {hole} is missing, although later log is there or was: neither {whole} nor {piece} \
+                 is stored"
+            ));
         }
         Ok(())
     }
 
     /// Reads every log file and tail that is needed and was not read before.
-    fn log_content(&mut self, is_needed: &dyn Fn(&LogName) -> bool, findings: &mut Findings) -> RepositoryResult<()> {
+    /// Damage of what the backup itself cannot do without (`own`) is damage of the backup.
+    fn log_content(
+        &mut self,
+        is_needed: &dyn Fn(&LogName) -> bool,
+        own: &HashSet<LogName>,
+        findings: &mut Findings,
+    ) -> RepositoryResult<()> {
         let log = self.home.system.log(&self.home.lineage.lineage);
-        let mut files = Vec::new();
+        let (mut needed, mut unread) = (Vec::new(), Vec::new());
         for branch in log.branches()? {
             for (name, size) in log.names(&branch)? {
                 let file = LogName { branch: branch.clone(), name };
-                if is_needed(&file) && self.logs.insert(file.clone()) {
+                if !is_needed(&file) {
+                    continue;
+                }
+                needed.push(file.clone());
+                if !self.logs.contains_key(&file) {
                     findings.bytes += size;
-                    files.push(file);
+                    unread.push(file);
                 }
             }
         }
-        findings.objects += files.len() as u64;
-        let damage: Mutex<Vec<Damage>> = Mutex::default();
+        findings.objects += unread.len() as u64;
+        let read: Mutex<Vec<(LogName, Option<Damage>)>> = Mutex::default();
         reader::in_parallel(
             self.threads,
-            files.len(),
+            unread.len(),
             || (),
-            |(), number| match log.check(&files[number]) {
-                Ok(_) => Ok(()),
-                Err(error) => match error.as_damage() {
-                    Some(found) => {
-                        damage.lock().unwrap_or_else(PoisonError::into_inner).push(found);
-                        Ok(())
-                    }
-                    None => Err(error),
-                },
+            |(), number| {
+                let damage = damage_in(log.check(&unread[number]))?;
+                read.lock().unwrap_or_else(PoisonError::into_inner).push((unread[number].clone(), damage));
+                Ok::<(), RepositoryError>(())
             },
         )?;
-        findings.damage.extend(damage.into_inner().unwrap_or_else(PoisonError::into_inner));
+        self.logs.extend(read.into_inner().unwrap_or_else(PoisonError::into_inner));
+        for file in &needed {
+            findings.note_log(own.contains(file), self.logs.get(file).cloned().flatten());
+        }
         for branch in log.tail_branches()? {
             for name in log.tails(&branch)? {
-                findings.note(log.check_tail(&LogName { branch: branch.clone(), name }))?;
+                let file = LogName { branch: branch.clone(), name };
+                findings.objects += 1;
+                findings.note_log(own.contains(&file), damage_in(log.check_tail(&file))?);
             }
         }
         Ok(())
@@ -311,7 +351,8 @@ impl<'a> Verifier<'a> {
     fn documents(&self, findings: &mut Findings) -> RepositoryResult<()> {
         let (checked, damage) = self.home.system.check_documents(&self.home.lineage.lineage)?;
         findings.objects += checked;
-        findings.damage.extend(damage);
+        // The backup can be restored without them.
+        findings.failures.extend(damage.iter().map(Damage::to_string));
         Ok(())
     }
 

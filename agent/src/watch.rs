@@ -202,7 +202,9 @@ impl Watcher<'_> {
         if let Some((_, shipping)) = &mut self.shipping {
             let end = point.lsn.bytes_since(current.start());
             let before = shipping.shipped();
-            log.ship_tail(shipping, &self.wal.join(current.to_string()), end, Some(point.at))?;
+            // A tail that says until when it is complete tells that a position was noted before.
+            let until = self.last.is_some().then_some(point.at);
+            log.ship_tail(shipping, &self.wal.join(current.to_string()), end, until)?;
             self.shipped_bytes += shipping.shipped().saturating_sub(before);
         }
         Ok(())

@@ -129,6 +129,21 @@ impl Agent {
         running
     }
 
+    /// Starts it and lets it run until just before its n-th step (from 1), where it stays until [`Running::resume`].
+    ///
+    /// # Errors
+    /// How it ended, where it did before.
+    #[track_caller]
+    pub fn pause_before(&self, step: u64, arguments: &[&str]) -> Result<Running, Outcome> {
+        let mut command = self.command(arguments);
+        command.env("HOLDFAST_PAUSE_AT_STEP", step.to_string());
+        let running = self.start(command);
+        let state = wait::until(Duration::from_mins(1), "the agent to pause or to end", || {
+            running.state().filter(|state| matches!(state, 'T' | 'Z'))
+        });
+        if state == 'T' { Ok(running) } else { Err(running.wait(Duration::from_secs(1))) }
+    }
+
     #[track_caller]
     fn start(&self, mut command: Command) -> Running {
         let (stdout, stderr) = (self.scratch.path().join("stdout"), self.scratch.path().join("stderr"));

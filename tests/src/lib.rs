@@ -18,5 +18,6 @@ pub mod faults;
 pub mod ledger;
 pub mod minio;
 pub mod postgres;
+pub mod repository;
 pub mod tools;
 pub mod wait;

@@ -76,7 +76,11 @@ impl Arguments {
         let ids: Vec<BackupId> = match &self.backup {
             Selection::One(which) => vec![which.clone().resolve(&home)?],
             // The newest first: it is the one that is most likely to be needed.
-            Selection::All => home.system.backups(&home.lineage.lineage)?.into_iter().rev().collect(),
+            Selection::All => {
+                let lineage = &home.lineage.lineage;
+                let lost = home.system.lost_backups(lineage)?;
+                home.system.backups(lineage)?.into_iter().rev().chain(lost).collect()
+            }
         };
         let mut verifier = Verifier::new(&home, level, global.threads());
         let mut reports = Vec::new();

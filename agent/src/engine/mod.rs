@@ -176,6 +176,9 @@ pub struct Window {
     pub branch: String,
     /// The log file that is missing, where the window ends although there is later log.
     pub hole: Option<String>,
+    /// The same, as the repository knows it.
+    #[serde(skip)]
+    pub hole_file: Option<LogName>,
 }
 
 /// What an engine knows of copies of its databases, from records alone.
@@ -213,11 +216,11 @@ pub trait Copies {
     /// Where a tablespace has no place.
     fn links(&self, record: &Value, moved: &[(PathBuf, PathBuf)]) -> EngineResult<Vec<(String, PathBuf)>>;
 
-    /// Makes sure that no server runs on a directory.
+    /// Makes sure that no server runs on a directory, and that what is in it, if anything, is a copy of the same system.
     ///
     /// # Errors
-    /// Where one does, or may.
-    fn check_not_running(&self, data_directory: &Path) -> EngineResult<()>;
+    /// Where one does, or may; where it is another system's.
+    fn check_target(&self, data_directory: &Path, system_id: &str) -> EngineResult<()>;
 
     /// Adds to a copy what recovery needs beside its files, durably.
     ///
@@ -260,6 +263,8 @@ pub struct Choice {
     pub timeline: u32,
     /// The end of the log that is stored, as the engine writes positions.
     pub log_end: String,
+    /// Everything that was committed up to then is known to be stored.
+    pub complete_until: Timestamp,
 }
 
 /// A copy whose files are in place, and where it is to be recovered to.
@@ -277,6 +282,8 @@ pub struct LayDown<'a> {
     pub timeline: u32,
     /// The end of the log that is stored.
     pub log_end: &'a str,
+    /// Everything that was committed up to then is known to be stored.
+    pub complete_until: Timestamp,
     /// What fetches log: put before `wal-fetch %f %p`.
     pub fetch_command: &'a str,
 }

@@ -273,7 +273,11 @@ impl System {
 }
 
 impl Log<'_> {
-    fn key(&self, file: &LogName) -> RepositoryResult<Key> {
+    /// The key of a whole file.
+    ///
+    /// # Errors
+    /// Where its name is none of a log file.
+    pub fn key(&self, file: &LogName) -> RepositoryResult<Key> {
         let bad = |error: super::store::BadKey| RepositoryError::Refused(error.to_string());
         self.system
             .layout
@@ -408,4 +412,99 @@ pub(super) fn write_whole(target: &Path, fill: impl FnOnce(&File) -> RepositoryR
         let _ = std::fs::remove_file(&part);
     }
     filled
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::repository::Repository;
+    use crate::repository::store::Store as _;
+    use crate::repository::store::memory::MemoryStore;
+
+    fn system() -> System {
+        Repository::open_or_create(Arc::new(MemoryStore::new())).unwrap().system("7")
+    }
+
+    fn file() -> LogName {
+        LogName { branch: "00000001".to_owned(), name: "000000010000000000000001".to_owned() }
+    }
+
+    fn pushed(content: &[u8]) -> (System, Key) {
+        let (system, source) = (system(), tempfile::NamedTempFile::new().unwrap());
+        std::fs::write(source.path(), content).unwrap();
+        let log = system.log("a0");
+        assert_eq!(log.push(&file(), source.path(), 2).unwrap(), Pushed::New);
+        assert_eq!(log.push(&file(), source.path(), 1).unwrap(), Pushed::Same);
+        let key = log.key(&file()).unwrap();
+        (system, key)
+    }
+
+    /// Puts other bytes at `key`.
+    fn replace(system: &System, key: &Key, body: Vec<u8>) {
+        system.store().delete(key).unwrap();
+        system.store().create(key, Bytes::from(body)).unwrap();
+    }
+
+    fn content() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..5000),
+            // More than one frame.
+            (any::<u8>(), (FRAME as usize)..(2 * FRAME as usize + 3)).prop_map(|(byte, size)| vec![byte; size]),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn a_file_comes_back(content in content()) {
+            let (system, _) = pushed(&content);
+            let log = system.log("a0");
+            prop_assert_eq!(log.check(&file()).unwrap().size, content.len() as u64);
+            prop_assert!(log.read(&file()).unwrap() == content);
+            let target = tempfile::tempdir().unwrap();
+            log.fetch(&file(), &target.path().join("log"), 2).unwrap();
+            prop_assert!(std::fs::read(target.path().join("log")).unwrap() == content);
+        }
+
+        #[test]
+        fn a_changed_or_cut_container_is_damaged(content in content(), at: prop::sample::Index, bit in 0..8_u8) {
+            let (system, key) = pushed(&content);
+            let whole = system.store().get(&key, u64::MAX).unwrap().body.to_vec();
+            let at = at.index(whole.len());
+            let mut changed = whole.clone();
+            changed[at] ^= 1 << bit;
+            for body in [changed, whole[..at].to_vec()] {
+                replace(&system, &key, body);
+                let error = system.log("a0").check(&file()).unwrap_err();
+                prop_assert_eq!(error.as_damage().map(|damage| damage.object), Some(key.to_string()));
+            }
+        }
+
+        #[test]
+        fn other_content_is_never_stored_over_a_file(one in content(), other in content()) {
+            prop_assume!(one != other);
+            let (system, _) = pushed(&one);
+            let source = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(source.path(), &other).unwrap();
+            let refused = system.log("a0").push(&file(), source.path(), 1);
+            prop_assert!(matches!(refused, Err(RepositoryError::Conflict { .. })));
+            prop_assert!(system.log("a0").read(&file()).unwrap() == one);
+        }
+    }
+
+    #[test]
+    fn a_container_in_the_place_of_another_is_damaged() {
+        let (system, key) = pushed(b"content");
+        let body = system.store().get(&key, u64::MAX).unwrap().body.to_vec();
+        let other = LogName { name: "000000010000000000000002".to_owned(), ..file() };
+        let place = system.log("a0").key(&other).unwrap();
+        system.store().create(&place, Bytes::from(body)).unwrap();
+        let error = system.log("a0").check(&other).unwrap_err().to_string();
+        assert!(error.contains("it holds 00000001/000000010000000000000001 of lineage a0"), "{error}");
+    }
 }

@@ -191,8 +191,21 @@ mod tests {
 
     #[test]
     fn names_of_backups_sort_by_age_also_within_a_second() {
-        let times = ["2026-01-31T23:59:58.999Z", "2026-01-31T23:59:59Z", "2026-01-31T23:59:59.004Z", "2026-01-31T23:59:59.999999999Z"];
+        let times = [
+            "2026-01-31T23:59:58.999Z",
+            "2026-01-31T23:59:59Z",
+            "2026-01-31T23:59:59.004Z",
+            "2026-01-31T23:59:59.999999999Z",
+        ];
         let names: Vec<String> = times.map(|time| BackupId::new(time.parse().unwrap()).to_string()).to_vec();
-        assert_eq!(names, ["20260131T235958Z-ffbe76", "20260131T235959Z-000000", "20260131T235959Z-010624", "20260131T235959Z-ffffff"]);
+        assert_eq!(
+            names,
+            [
+                "20260131T235958Z-ffbe76",
+                "20260131T235959Z-000000",
+                "20260131T235959Z-010624",
+                "20260131T235959Z-ffffff"
+            ]
+        );
     }
 }

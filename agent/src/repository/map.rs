@@ -194,6 +194,16 @@ impl Draft {
         })
     }
 
+    /// Stores the same in other bytes, so that the map gets another name. There are a few dozen variants.
+    pub(super) fn vary(&mut self, variant: u8) -> std::io::Result<()> {
+        let plain = zstd::bulk::decompress(&self.files.stored, self.files.plain)?;
+        let mut compressor = zstd::bulk::Compressor::new(1 + i32::from(variant / 4))?;
+        compressor.include_checksum(variant & 1 != 0)?;
+        compressor.include_contentsize(variant & 2 == 0)?;
+        self.files.stored = compressor.compress(&plain)?;
+        Ok(())
+    }
+
     /// Roughly how large it will be, in bytes.
     pub(super) fn size(&self) -> usize {
         HEADER + self.files.stored.len() + self.packs.len() * 36 + self.runs.stored.len() + self.hashes.len()

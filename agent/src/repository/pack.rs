@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
 
 use super::codec::Cursor;
 use crate::aligned::Aligned;
@@ -75,6 +76,15 @@ impl PackBuilder {
         (self.frames - 1) as u16
     }
 
+    /// Adds a frame that no map names, so that the pack gets another name.
+    pub(super) fn salt(&mut self, random: [u8; 16]) -> std::io::Result<()> {
+        let mut page = vec![0; PAGE_SIZE];
+        page[..16].copy_from_slice(&random);
+        let compressed = zstd::bulk::compress(&page, 1)?;
+        self.push(&compressed, 1, frame_digest(std::iter::once(&page_hash(&page))));
+        Ok(())
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.frames == 0
     }
@@ -83,11 +93,26 @@ impl PackBuilder {
         self.buffer.as_ref().len() >= PACK_TARGET || self.frames >= FRAMES_LIMIT
     }
 
+    /// The name that the pack has as it is.
+    pub(super) fn sha256(&self) -> [u8; 32] {
+        let mut hasher = Sha256::new();
+        hasher.update(self.buffer.as_ref());
+        hasher.update(&self.index);
+        hasher.update(self.trailer());
+        hasher.finalize().into()
+    }
+
+    fn trailer(&self) -> [u8; TRAILER] {
+        let mut trailer = [0; TRAILER];
+        trailer[..4].copy_from_slice(&(self.frames as u32).to_le_bytes());
+        trailer[8..].copy_from_slice(TRAILER_MAGIC);
+        trailer
+    }
+
     pub(super) fn finish(mut self) -> Bytes {
+        let trailer = self.trailer();
         self.buffer.extend(&self.index);
-        self.buffer.extend(&(self.frames as u32).to_le_bytes());
-        self.buffer.extend(&[0; 4]);
-        self.buffer.extend(TRAILER_MAGIC);
+        self.buffer.extend(&trailer);
         Bytes::from_owner(self.buffer)
     }
 }
@@ -185,6 +210,7 @@ pub(super) fn has_header(pack: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn the_index_gives_back_what_was_pushed() {
@@ -217,5 +243,55 @@ mod tests {
     #[test]
     fn the_header_states_the_page_size() {
         assert_eq!(u32::from_le_bytes(HEADER[8..12].try_into().unwrap()) as usize, PAGE_SIZE);
+    }
+
+    fn built(frames: &[(Vec<u8>, u16, PageHash)]) -> PackBuilder {
+        let mut pack = PackBuilder::new(&Arc::default());
+        for (number, (bytes, pages, digest)) in frames.iter().enumerate() {
+            assert_eq!(usize::from(pack.push(bytes, *pages, *digest)), number);
+        }
+        pack
+    }
+
+    fn some_frames() -> impl Strategy<Value = Vec<(Vec<u8>, u16, PageHash)>> {
+        let frame = (prop::collection::vec(any::<u8>(), 1..60), 1..=PAGES_PER_FRAME as u16, any::<PageHash>());
+        prop::collection::vec(frame, 1..20)
+    }
+
+    proptest! {
+        #[test]
+        fn every_frame_comes_back_from_the_index(frames in some_frames()) {
+            let pack = built(&frames);
+            let name = pack.sha256();
+            let bytes = pack.finish();
+            prop_assert_eq!(name, <[u8; 32]>::from(Sha256::digest(&bytes)));
+            let parsed = parse_index(&bytes, bytes.len() as u64).unwrap();
+            prop_assert_eq!(parsed.len(), frames.len());
+            for (frame, (content, pages, digest)) in parsed.iter().zip(&frames) {
+                prop_assert_eq!(&bytes[frame.range.start as usize..frame.range.end as usize], content.as_slice());
+                prop_assert_eq!((frame.pages, &frame.digest), (*pages, digest));
+            }
+        }
+
+        #[test]
+        fn a_salted_pack_has_another_name_and_the_same_frames(frames in some_frames()) {
+            let (plain, mut salted) = (built(&frames), built(&frames));
+            salted.salt([7; 16]).unwrap();
+            prop_assert_ne!(plain.sha256(), salted.sha256());
+            let (plain, salted) = (plain.finish(), salted.finish());
+            let index = |bytes: &Bytes| parse_index(bytes, bytes.len() as u64).unwrap();
+            prop_assert_eq!(&index(&salted)[..frames.len()], index(&plain).as_slice());
+        }
+
+        #[test]
+        fn damaged_bytes_never_give_frames_outside_of_the_pack(frames in some_frames(), at: prop::sample::Index, value: u8) {
+            let mut bytes = built(&frames).finish().to_vec();
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+            if let Some(frames) = parse_index(&bytes, bytes.len() as u64) {
+                prop_assert!(frames.windows(2).all(|pair| pair[0].range.end == pair[1].range.start));
+                prop_assert!(frames.iter().all(|frame| frame.range.end <= bytes.len() as u64));
+            }
+        }
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::document::{self, Document};
 use super::error::{Damage, RepositoryResult};
-use super::manifest::{BackupId, Manifest};
+use super::manifest::{BackupId, Manifest, MapRow};
 use super::retention::{Candidate, Decision, Policy, decide};
 use super::store::{Key, Walk};
 use super::top::{System, random_bytes};
@@ -109,6 +109,12 @@ pub fn plan(system: &System, request: &Request, needs_of: &NeedsOf<'_>) -> Repos
     let mut live = Live::default();
     for lineage in system.lineages()? {
         let name = lineage.lineage;
+        let lost = system.lost_backups(&name)?;
+        if let Some(lost) = lost.iter().find(|id| request.forget.as_ref() != Some(id)) {
+            let what = "it is missing, although the backup was checked or pinned: bring it back from a copy of the \
+                        repository, or give the backup up with `forget`";
+            return Err(Damage::of(&system.layout.manifest(&name, lost.as_str()), what).into());
+        }
         let applies = request.lineage.as_ref().is_none_or(|wanted| *wanted == name);
         let policy = if applies { request.policy } else { Policy::default() };
         let mut decided = decide(&candidates(system, &name)?, policy);
@@ -269,10 +275,11 @@ fn plan_objects(system: &System, request: &Request, live: &Live, plan: &mut Prun
 /// The store's.
 pub fn execute(system: &System, plan: &PrunePlan, grace: SignedDuration) -> RepositoryResult<()> {
     let store = system.store();
+    // Manifests after all else that is known of their backups: what is left of a backup without one tells of a loss.
+    delete_all(system, &plan.scraps)?;
     for backup in plan.removed() {
         store.delete(&system.layout.manifest(&backup.lineage, backup.backup_id.as_str()))?;
     }
-    delete_all(system, &plan.scraps)?;
     // From the oldest on, so that what is left never has a hole.
     delete_all(system, &plan.log)?;
     if !plan.mark.is_empty() {
@@ -374,6 +381,11 @@ pub fn uses_marked(system: &System, manifest: &Manifest) -> RepositoryResult<boo
         return Ok(false);
     }
     let mut live = Live::default();
+    let base = |row: &MapRow| row.base.as_ref().is_some_and(|base| marked.contains(&base.sha256));
+    // A map that is marked may be gone already.
+    if manifest.maps.iter().any(|row| marked.contains(&row.sha256) || base(row)) {
+        return Ok(true);
+    }
     live.add(system, manifest)?;
     Ok(live.maps.iter().chain(&live.packs).any(|digest| marked.contains(digest)))
 }

@@ -161,6 +161,15 @@ impl Log<'_> {
         Ok(())
     }
 
+    /// The key that the next piece of a tail would have.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn next_piece(&self, file: &LogName) -> RepositoryResult<Key> {
+        let last = self.pieces(file)?.last().and_then(|key| u32::from_str_radix(key.name(), 16).ok());
+        Ok(Self::piece_key(&self.tail_directory(file)?, last.map_or(0, |last| last + 1)))
+    }
+
     /// The files of a branch that have a tail.
     ///
     /// # Errors
@@ -208,11 +217,13 @@ impl Log<'_> {
             let expected: u64 = newest.iter().map(|piece| piece.header.size).sum();
             if container.header.from != expected {
                 let from = container.header.from;
-                return Err(Damage::of(
-                    &key,
-                    format!("it begins at byte {from}; the piece from byte {expected} is missing"),
-                )
-                .into());
+                // The pieces of a generation are numbered from its own number on, without a gap.
+                let wanted = Self::piece_key(&self.tail_directory(file)?, piece.generation + newest.len() as u32);
+                let what = match wanted == key {
+                    true => format!("it begins at byte {from} instead of {expected}"),
+                    false => format!("it is missing: the next piece begins at byte {from} instead of {expected}"),
+                };
+                return Err(Damage::of(&wanted, what).into());
             }
             newest.push(container);
         }
@@ -345,5 +356,157 @@ fn hash_range(hasher: &mut blake3::Hasher, source: &Path, range: std::ops::Range
             0 => return Ok(()),
             read => hasher.update(&buffer[..read]),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::repository::store::memory::MemoryStore;
+    use crate::repository::{Repository, System};
+
+    const SIZE: usize = 20_000;
+
+    fn file() -> LogName {
+        LogName { branch: "00000001".to_owned(), name: "000000010000000000000001".to_owned() }
+    }
+
+    /// A file that is being written, and its tail.
+    struct Written {
+        system: System,
+        source: tempfile::NamedTempFile,
+    }
+
+    impl Written {
+        fn new() -> Self {
+            let source = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(source.path(), content()).unwrap();
+            Self { system: Repository::open_or_create(Arc::new(MemoryStore::new())).unwrap().system("7"), source }
+        }
+
+        fn log(&self) -> Log<'_> {
+            self.system.log("a0")
+        }
+
+        fn fetched(&self) -> Vec<u8> {
+            let target = tempfile::tempdir().unwrap();
+            let path = target.path().join("log");
+            if self.log().fetch_tail(&file(), &path).unwrap() { std::fs::read(path).unwrap() } else { Vec::new() }
+        }
+    }
+
+    fn content() -> Vec<u8> {
+        (0..SIZE).map(|number| (number % 251) as u8 + 1).collect()
+    }
+
+    /// What happens to a tail.
+    #[derive(Debug, Clone)]
+    enum Event {
+        Ship(u64),
+        Distrust,
+        /// The shipper ends; another one begins.
+        Restart,
+    }
+
+    fn events() -> impl Strategy<Value = Vec<Event>> {
+        let event = prop_oneof![
+            6 => (1..300_u64).prop_map(Event::Ship),
+            1 => Just(Event::Distrust),
+            1 => Just(Event::Restart),
+        ];
+        prop::collection::vec(event, 1..120)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn a_tail_never_gets_shorter_and_is_always_what_was_written(events in events()) {
+            let written = Written::new();
+            let log = written.log();
+            let mut shipping = log.begin_tail(&file()).unwrap();
+            let (mut position, mut stored) = (0, 0);
+            for event in events {
+                match event {
+                    Event::Ship(more) => {
+                        position = (position + more).min(SIZE as u64);
+                        log.ship_tail(&mut shipping, written.source.path(), position, None).unwrap();
+                        stored = position;
+                    }
+                    Event::Distrust => shipping.distrust(),
+                    Event::Restart => shipping = log.begin_tail(&file()).unwrap(),
+                }
+                prop_assert_eq!(log.tail_end(&file()).unwrap().map_or(0, |(end, _)| end), stored);
+            }
+            let fetched = written.fetched();
+            let expected = content();
+            if stored > 0 {
+                prop_assert_eq!(fetched.len(), SIZE);
+                prop_assert!(fetched[..stored as usize] == expected[..stored as usize]);
+                prop_assert!(fetched[stored as usize..].iter().all(|&byte| byte == 0));
+            }
+            // Few pieces, however long it went on.
+            prop_assert!(log.pieces(&file()).unwrap().len() <= PIECES as usize);
+        }
+
+        #[test]
+        fn a_piece_that_is_lost_is_named_unless_it_is_the_last(ends in prop::collection::btree_set(1..SIZE as u64, 2..10), lost: prop::sample::Index) {
+            let written = Written::new();
+            let log = written.log();
+            let mut shipping = log.begin_tail(&file()).unwrap();
+            for &end in &ends {
+                log.ship_tail(&mut shipping, written.source.path(), end, None).unwrap();
+            }
+            let keys = log.pieces(&file()).unwrap();
+            prop_assert_eq!(keys.len(), ends.len());
+            let lost = lost.index(keys.len());
+            written.system.store().delete(&keys[lost]).unwrap();
+            let found = log.check_tail(&file());
+            if lost + 1 == keys.len() {
+                // Only the noted position tells.
+                prop_assert_eq!(found.unwrap(), ends.iter().rev().nth(1).copied());
+                prop_assert_eq!(log.next_piece(&file()).unwrap(), keys[lost].clone());
+            } else {
+                let damage = found.unwrap_err().as_damage().unwrap();
+                prop_assert_eq!(&damage.object, keys[lost].as_str());
+                prop_assert!(damage.what.starts_with("it is missing"), "{}", damage.what);
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_of_another_shipper_do_not_fit() {
+        let written = Written::new();
+        let log = written.log();
+        let (mut one, mut other) = (log.begin_tail(&file()).unwrap(), log.begin_tail(&file()).unwrap());
+        log.ship_tail(&mut one, written.source.path(), 100, None).unwrap();
+        let busy = log.ship_tail(&mut other, written.source.path(), 200, None).unwrap_err();
+        assert!(busy.is_transient(), "{busy}");
+        log.ship_tail(&mut other, written.source.path(), 200, None).unwrap();
+        assert_eq!(log.check_tail(&file()).unwrap(), Some(200));
+    }
+
+    #[test]
+    fn a_changed_byte_before_a_piece_shows() {
+        let written = Written::new();
+        let log = written.log();
+        let mut shipping = log.begin_tail(&file()).unwrap();
+        log.ship_tail(&mut shipping, written.source.path(), 100, None).unwrap();
+        let mut changed = content();
+        changed[50] = 0;
+        std::fs::write(written.source.path(), changed).unwrap();
+        let mut forged = log.begin_tail(&file()).unwrap();
+        // A piece that claims to go on where the first ended, of a file that was another.
+        forged.generation = 0;
+        forged.first_of_generation = 0;
+        forged.shipped = 100;
+        hash_range(&mut forged.hasher, written.source.path(), 0..100).unwrap();
+        log.ship_tail(&mut forged, written.source.path(), 200, None).unwrap();
+        let error = log.check_tail(&file()).unwrap_err().to_string();
+        assert!(error.contains("the pieces before byte 100 are not those that were shipped"), "{error}");
     }
 }

@@ -1,6 +1,6 @@
 //! The repository as a whole, and one system's part of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -51,10 +51,7 @@ impl Repository {
     pub fn open(store: Arc<dyn Store>) -> RepositoryResult<Self> {
         match document::read::<Head>(&*store, &Layout::repository()) {
             Ok((head, _)) => Ok(Self { store, id: head.repository_id }),
-            Err(RepositoryError::Store(error)) if error.is_not_found() => Err(RepositoryError::Absent(format!(
-                "there is no repository at {}: is it mounted, and is --repository right? The first `backup` makes one",
-                store.location()
-            ))),
+            Err(RepositoryError::Store(error)) if error.is_not_found() => Err(no_head(&*store)?),
             Err(error) => Err(error),
         }
     }
@@ -115,6 +112,23 @@ impl Repository {
     }
 }
 
+/// What it means that there is no `holdfast.json`: that nobody made a repository yet, or that it was lost.
+fn no_head(store: &dyn Store) -> RepositoryResult<RepositoryError> {
+    for name in store.children(&Key::root())? {
+        if !store.children(&Layout::of_system(&name).lineages())?.is_empty() {
+            let what = format!(
+                "it is missing, although the repository's system {name} is there: bring it back from a copy of the \
+                 repository; its repository_id is that of every lineage.json"
+            );
+            return Ok(Damage::of(&Layout::repository(), what).into());
+        }
+    }
+    Ok(RepositoryError::Absent(format!(
+        "there is no repository at {}: is it mounted, and is --repository right? The first `backup` makes one",
+        store.location()
+    )))
+}
+
 /// What pins a backup.
 #[derive(Debug, Serialize, Deserialize)]
 struct Pin {
@@ -162,7 +176,16 @@ impl System {
     pub fn lineage(&self, name: &str) -> RepositoryResult<Lineage> {
         let key = self.layout.lineage(name);
         let (lineage, _) = document::read::<Lineage>(&*self.store, &key)?;
-        if lineage.lineage != name || lineage.system_id != self.id || lineage.repository_id != self.repository_id {
+        if lineage.repository_id != self.repository_id {
+            let what = format!(
+                "it belongs to repository {}, and {} says that this is {}: one of them is not in its place",
+                lineage.repository_id,
+                Layout::repository(),
+                self.repository_id
+            );
+            return Err(Damage::of(&key, what).into());
+        }
+        if lineage.lineage != name || lineage.system_id != self.id {
             return Err(Damage::of(
                 &key,
                 format!("it is the record of lineage {} of system {}", lineage.lineage, lineage.system_id),
@@ -196,16 +219,36 @@ impl System {
     /// # Errors
     /// The store's.
     pub fn backups(&self, lineage: &str) -> RepositoryResult<Vec<BackupId>> {
-        let mut found = Vec::new();
-        self.store.list(&self.layout.backups(lineage), &mut |entry| {
-            let mut parts = entry.key.as_str().rsplit('/');
-            if parts.next() == Some("manifest.json") {
-                found.extend(parts.next().and_then(|id| id.parse().ok()));
+        Ok(self.backups_and_traces(lineage)?.0)
+    }
+
+    /// Backups of which there is evidence or a pin, but no manifest any more: it was lost, as whoever removes a backup
+    /// removes its manifest last.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn lost_backups(&self, lineage: &str) -> RepositoryResult<Vec<BackupId>> {
+        let (backups, traces) = self.backups_and_traces(lineage)?;
+        Ok(traces.into_iter().filter(|id| backups.binary_search(id).is_err()).collect())
+    }
+
+    fn backups_and_traces(&self, lineage: &str) -> RepositoryResult<(Vec<BackupId>, BTreeSet<BackupId>)> {
+        let (mut found, mut traces) = (Vec::new(), BTreeSet::new());
+        let prefix = self.layout.backups(lineage);
+        let depth = prefix.as_str().split('/').count();
+        self.store.list(&prefix, &mut |entry| {
+            let mut parts = entry.key.as_str().split('/').skip(depth);
+            if let (Some(Ok(id)), Some(name)) = (parts.next().map(str::parse::<BackupId>), parts.next()) {
+                match name {
+                    "manifest.json" => found.push(id),
+                    "pin.json" | "evidence" => _ = traces.insert(id),
+                    _ => {}
+                }
             }
             Walk::On
         })?;
         found.sort();
-        Ok(found)
+        Ok((found, traces))
     }
 
     /// A backup's manifest, with the SHA-256 of its bytes.
@@ -289,6 +332,21 @@ impl System {
         keys.iter().map(|key| self.evidence_at(key, id)).collect()
     }
 
+    /// The evidence of a backup that can be read, oldest first, and what is damaged of it.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn sound_evidence(&self, lineage: &str, id: &BackupId) -> RepositoryResult<(Vec<Evidence>, Vec<Damage>)> {
+        let (mut sound, mut damaged) = (Vec::new(), Vec::new());
+        for key in self.keys(&self.layout.evidence(lineage, id.as_str()))? {
+            match self.evidence_at(&key, id) {
+                Ok(evidence) => sound.push(evidence),
+                Err(error) => damaged.push(error.as_damage().ok_or(error)?),
+            }
+        }
+        Ok((sound, damaged))
+    }
+
     pub(super) fn evidence_at(&self, key: &Key, id: &BackupId) -> RepositoryResult<Evidence> {
         let (evidence, _) = document::read::<Evidence>(&*self.store, key)?;
         if evidence.backup_id != *id || Some(key.name()) != Some(evidence_name(&evidence).as_str()) {
@@ -310,6 +368,13 @@ impl System {
         let key = directory.child(&evidence_name(evidence)).unwrap_or(directory);
         self.create_exactly(&key, &document::sealed(evidence))?;
         self.evidence_at(&key, &evidence.backup_id)?;
+        let manifest = self.layout.manifest(lineage, evidence.backup_id.as_str());
+        if self.store.head(&manifest)?.is_none() {
+            // Removed while it was looked at: evidence without a manifest would tell of a loss.
+            self.store.delete(&key)?;
+            let id = &evidence.backup_id;
+            return Err(RepositoryError::Absent(format!("backup {id} was removed while it was being checked")));
+        }
         Ok(key)
     }
 

@@ -10,6 +10,7 @@ mod place;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -96,6 +97,8 @@ pub struct Chosen {
     pub timeline: u32,
     /// The position behind which nothing is known, as the engine writes positions.
     pub log_end: String,
+    /// Everything that was committed up to then is known to be stored.
+    pub complete_until: Timestamp,
 }
 
 /// Restores a backup.
@@ -137,7 +140,7 @@ pub(crate) fn lay_chosen(
 ) -> Result<(Restored, Laid), RestoreError> {
     let copies = engine::copies(&chosen.manifest.engine)?;
     let links = copies.links(&chosen.manifest.engine_record, &request.tablespaces)?;
-    copies.check_not_running(&request.data_directory)?;
+    copies.check_target(&request.data_directory, &chosen.manifest.system_id)?;
     let prepared = place::prepare(request, chosen, &links, copies.last_file())?;
     let restored = files::write(home, chosen, request, &prepared, copies.last_file(), progress)?;
     let laid = copies.lay_down(&lay_down(chosen, request))?;
@@ -154,6 +157,7 @@ pub(crate) fn lay_down<'a>(chosen: &'a Chosen, request: &'a RestoreRequest) -> L
         target: &request.target,
         timeline: chosen.timeline,
         log_end: &chosen.log_end,
+        complete_until: chosen.complete_until,
         fetch_command: &request.fetch_command,
     }
 }
@@ -189,12 +193,14 @@ pub fn choose(home: &Home, request: &RestoreRequest) -> Result<Chosen, RestoreEr
     let found = copies.choose(&choice)?;
     let id: BackupId = records[found.backup].0.parse().map_err(RepositoryError::Absent)?;
     let (manifest, sha256) = home.system.manifest(lineage, &id)?;
-    Ok(Chosen { id, manifest, sha256, timeline: found.timeline, log_end: found.log_end })
+    let engine::Choice { timeline, log_end, complete_until, .. } = found;
+    Ok(Chosen { id, manifest, sha256, timeline, log_end, complete_until })
 }
 
 /// Whether the newest check of a backup said that it is damaged.
 fn is_unfit(home: &Home, manifest: &Manifest) -> Result<bool, RepositoryError> {
-    let evidence = home.system.evidence(&manifest.lineage, &manifest.backup_id)?;
+    // Evidence that cannot be read must not stop a restore, which checks every page itself.
+    let (evidence, _) = home.system.sound_evidence(&manifest.lineage, &manifest.backup_id)?;
     let broken = evidence.iter().filter(|evidence| !evidence.damage.is_empty());
     Ok(Standing::of(broken).failed.is_some() && Standing::of(&evidence).failed.is_some())
 }

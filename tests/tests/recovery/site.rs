@@ -220,7 +220,8 @@ pub fn text(value: &Value) -> String {
 /// A time as the agent writes it.
 #[track_caller]
 pub fn instant(text: &str) -> SystemTime {
-    text.parse::<jiff::Timestamp>().unwrap().into()
+    let since_1970 = text.parse::<jiff::Timestamp>().unwrap().as_microsecond();
+    SystemTime::UNIX_EPOCH + Duration::from_micros(since_1970.try_into().unwrap())
 }
 
 /// A time as `--target-time` takes it.

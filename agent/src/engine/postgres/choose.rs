@@ -34,7 +34,8 @@ pub(super) fn choose(choose: &Choose<'_>) -> EngineResult<Choice> {
         Target::Immediate => choose.timeline.unwrap_or(chosen.record.timeline.0),
         _ => chosen.history.timeline().0,
     };
-    Ok(Choice { backup: chosen.index, timeline, log_end: chosen.end.to_string() })
+    let known = chosen.until.map_or(chosen.record.stop_time, |(until, _)| until.max(chosen.record.stop_time));
+    Ok(Choice { backup: chosen.index, timeline, log_end: chosen.end.to_string(), complete_until: known })
 }
 
 fn candidates(choose: &Choose<'_>) -> EngineResult<Vec<Candidate>> {
@@ -101,5 +102,88 @@ fn check_end(target: &Target, chosen: &Candidate) -> EngineResult<()> {
             Ok(())
         }
         Target::Latest | Target::Immediate | Target::Name(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::engine::LogStock;
+    use crate::engine::postgres::record::segment_name;
+    use crate::engine::postgres::wal::{SegmentNumber, WalSegment, WalSegmentSize};
+
+    const SIZE: u64 = 1 << 20;
+
+    /// A backup that lies within one segment, and is as many seconds old as its number.
+    fn backup(number: u64) -> (String, serde_json::Value) {
+        let time = Timestamp::from_second(number as i64).unwrap();
+        let record = PostgresRecord {
+            version_num: 150_000,
+            start_lsn: Lsn(number * SIZE + 0x28),
+            stop_lsn: Lsn(number * SIZE + 0x100),
+            timeline: Timeline(1),
+            start_time: time,
+            stop_time: time,
+            wal_segment_size: WalSegmentSize::new(1 << 20).unwrap(),
+            data_checksums: true,
+            from_standby: false,
+            backup_label: String::new(),
+            tablespace_map: String::new(),
+            tablespaces: Vec::new(),
+            databases: Vec::new(),
+        };
+        (format!("b{number}"), serde_json::to_value(record).unwrap())
+    }
+
+    fn stock(last: u64) -> LogStock {
+        let size = WalSegmentSize::new(1 << 20).unwrap();
+        let segment = |number| segment_name(&WalSegment { timeline: Timeline(1), number: SegmentNumber(number), size });
+        LogStock { files: (1..=last).map(segment).collect(), ..LogStock::default() }
+    }
+
+    proptest! {
+        #[test]
+        fn the_newest_backup_that_ended_before_the_target_is_chosen(
+            numbers in prop::collection::btree_set(1..20_u64, 1..6),
+            target in 0..24 * SIZE,
+        ) {
+            let backups: Vec<_> = numbers.iter().map(|&number| backup(number)).collect();
+            let position = Target::Position(Lsn(target).to_string());
+            let choose = Choose { target: &position, timeline: None, backups: &backups, stock: &stock(20) };
+            let fitting = numbers.iter().rposition(|&number| number * SIZE + 0x100 <= target);
+            match super::choose(&choose) {
+                Ok(choice) => {
+                    prop_assert_eq!(Some(choice.backup), fitting);
+                    prop_assert!(target <= 21 * SIZE);
+                    prop_assert_eq!(choice.log_end, Lsn(21 * SIZE).to_string());
+                }
+                Err(error) => {
+                    let reason = if fitting.is_none() { "is before the first point" } else { "is after the last position" };
+                    prop_assert!(fitting.is_none() || target > 21 * SIZE, "{error}");
+                    prop_assert!(error.to_string().contains(reason), "{error}");
+                }
+            }
+        }
+
+        #[test]
+        fn a_time_is_reached_from_the_newest_backup_before_it(
+            numbers in prop::collection::btree_set(1..20_u64, 1..6),
+            second in 0..30_i64,
+            until in 20..30_i64,
+        ) {
+            let backups: Vec<_> = numbers.iter().map(|&number| backup(number)).collect();
+            let time = Target::Time(Timestamp::from_second(second).unwrap());
+            let mut stock = stock(20);
+            let noted = Timestamp::from_second(until).unwrap();
+            stock.position = Some(("00000001".to_owned(), Lsn(21 * SIZE).to_string(), noted));
+            let chosen = super::choose(&Choose { target: &time, timeline: None, backups: &backups, stock: &stock });
+            let fitting = numbers.iter().rposition(|&number| number as i64 <= second);
+            match chosen {
+                Ok(choice) => prop_assert_eq!((Some(choice.backup), second <= until), (fitting, true)),
+                Err(error) => prop_assert!(fitting.is_none() || second > until, "{error}"),
+            }
+        }
     }
 }

@@ -10,7 +10,7 @@ use super::control::CONTROL_FILE;
 use super::history::History;
 use super::lay_down;
 use super::lsn::{Lsn, Timeline};
-use super::record::{PostgresRecord, segment_name, timeline_of_branch};
+use super::record::{PostgresRecord, log_name, segment_name, timeline_of_branch};
 use super::wal::{SegmentNumber, WalFileName, WalSegment, WalSegmentSize, segment_of};
 use crate::engine::{
     Choice, Choose, Copies, EngineResult, Examine, Examined, Laid, LayDown, LogStock, Reached, Window,
@@ -72,8 +72,9 @@ impl Copies for PostgresCopies {
         lay_down::links(&PostgresRecord::parse(record)?, moved)
     }
 
-    fn check_not_running(&self, data_directory: &Path) -> EngineResult<()> {
-        lay_down::check_not_running(data_directory)
+    fn check_target(&self, data_directory: &Path, system_id: &str) -> EngineResult<()> {
+        lay_down::check_not_running(data_directory)?;
+        lay_down::check_same_system(data_directory, system_id)
     }
 
     fn lay_down(&self, copy: &LayDown<'_>) -> EngineResult<Laid> {
@@ -187,6 +188,7 @@ impl Stored {
         let missing = WalSegment { timeline: on, number: SegmentNumber(number), size: self.size };
         let tail = self.tails.get(&(on, number)).copied().unwrap_or(0);
         let later = self.stretches.get(&on).is_some_and(|stretches| stretches.keys().any(|&first| first > number));
+        let later = later || self.tails.keys().any(|(timeline, tail)| *timeline == on && *tail > number);
         let beyond = on != history.timeline();
         (Lsn(missing.start().0 + tail), on, (later || beyond).then_some(missing))
     }
@@ -199,6 +201,7 @@ impl Stored {
     fn window(&self, name: &str, record: &PostgresRecord, stock: &LogStock) -> Window {
         let history = self.newest_history(record.timeline, record.stop_lsn);
         let (end, branch, hole) = self.reach(record.start_lsn, record.timeline, &history);
+        let hole = hole.map(|segment| segment_name(&segment)).or_else(|| self.lost(end, branch, &history, stock));
         Window {
             backup: name.to_owned(),
             from_time: record.stop_time,
@@ -206,8 +209,30 @@ impl Stored {
             until_time: Some(known_until(record, end, branch, stock)),
             until_position: end.max(record.stop_lsn).to_string(),
             branch: branch.hex(),
-            hole: hole.map(|segment| segment.to_string()),
+            hole: hole.as_ref().map(|file| file.name.clone()),
+            hole_file: hole,
         }
+    }
+
+    /// The file that must have been lost where log ends at `end` of `branch`: log up to the noted position was stored,
+    /// and a timeline's history is stored before its log.
+    fn lost(&self, end: Lsn, branch: Timeline, history: &History, stock: &LogStock) -> Option<LogName> {
+        let noted = stock
+            .position
+            .as_ref()
+            .and_then(|(branch, position, _)| Some((timeline_of_branch(branch)?, position.parse::<Lsn>().ok()?)));
+        if noted.is_some_and(|(timeline, position)| timeline == branch && position > end) {
+            return Some(segment_name(&WalSegment::at(branch, end, self.size)));
+        }
+        let on_tails = self.tails.keys().map(|(timeline, _)| *timeline);
+        self.stretches
+            .keys()
+            .copied()
+            .chain(on_tails)
+            .chain(noted.map(|(timeline, _)| timeline))
+            .filter(|timeline| *timeline > history.timeline() && !self.histories.contains_key(timeline))
+            .min()
+            .map(|timeline| log_name(timeline, format!("{}.history", timeline.hex())))
     }
 }
 
@@ -235,4 +260,111 @@ fn stretches(numbers: &BTreeSet<u64>) -> BTreeMap<u64, u64> {
     }
     stretches.extend(open);
     stretches
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SIZE: u64 = 1 << 20;
+
+    fn segment(timeline: u32, number: u64) -> LogName {
+        let size = WalSegmentSize::new(1 << 20).unwrap();
+        segment_name(&WalSegment { timeline: Timeline(timeline), number: SegmentNumber(number), size })
+    }
+
+    /// A backup that lies within one segment.
+    fn record(timeline: u32, number: u64) -> Value {
+        let at = |offset: u64| Lsn(number * SIZE + offset);
+        serde_json::to_value(PostgresRecord {
+            version_num: 150_000,
+            start_lsn: at(0x28),
+            stop_lsn: at(0x100),
+            timeline: Timeline(timeline),
+            start_time: Timestamp::UNIX_EPOCH,
+            stop_time: Timestamp::UNIX_EPOCH,
+            wal_segment_size: WalSegmentSize::new(1 << 20).unwrap(),
+            data_checksums: true,
+            from_standby: false,
+            backup_label: String::new(),
+            tablespace_map: String::new(),
+            tablespaces: Vec::new(),
+            databases: Vec::new(),
+        })
+        .unwrap()
+    }
+
+    fn stock(files: impl IntoIterator<Item = LogName>) -> LogStock {
+        LogStock { files: files.into_iter().collect(), ..LogStock::default() }
+    }
+
+    fn window(record: &Value, stock: &LogStock) -> Window {
+        PostgresCopies.windows(&[("b".to_owned(), record.clone())], stock).unwrap().remove(0)
+    }
+
+    proptest! {
+        #[test]
+        fn stretches_are_the_numbers_and_nothing_else(numbers in prop::collection::btree_set(0..60_u64, 0..40)) {
+            let stretches = stretches(&numbers);
+            let back: BTreeSet<u64> = stretches.iter().flat_map(|(&first, &end)| first..end).collect();
+            prop_assert_eq!(&back, &numbers);
+            let bounds: Vec<_> = stretches.into_iter().collect();
+            prop_assert!(bounds.iter().all(|(first, end)| first < end));
+            prop_assert!(bounds.windows(2).all(|pair| pair[0].1 < pair[1].0), "{bounds:?}");
+        }
+
+        #[test]
+        fn a_window_ends_at_the_first_missing_byte(
+            numbers in prop::collection::btree_set(1..12_u64, 0..12),
+            tails in prop::collection::btree_map(1..14_u64, 1..SIZE, 0..3),
+            start in 1..12_u64,
+        ) {
+            let mut stock = stock(numbers.iter().map(|&number| segment(1, number)));
+            stock.tails = tails.iter().map(|(&number, &end)| (segment(1, number), end, None)).collect();
+            let window = window(&record(1, start), &stock);
+            let missing = (start..).find(|number| !numbers.contains(number)).unwrap();
+            let end = Lsn(missing * SIZE + tails.get(&missing).copied().unwrap_or(0));
+            prop_assert_eq!(window.until_position, end.max(Lsn(start * SIZE + 0x100)).to_string());
+            let later = numbers.iter().chain(tails.keys()).any(|&number| number > missing);
+            prop_assert_eq!(window.hole, later.then(|| segment(1, missing).name));
+        }
+
+        #[test]
+        fn log_that_was_stored_and_is_not_is_a_hole(last in 2..8_u64, tail in 0..SIZE, noted in 0..9 * SIZE) {
+            let mut stock = stock((1..=last).map(|number| segment(1, number)));
+            if tail > 0 {
+                stock.tails.push((segment(1, last + 1), tail, None));
+            }
+            stock.position = Some(("00000001".to_owned(), Lsn(noted).to_string(), Timestamp::UNIX_EPOCH));
+            let end = (last + 1) * SIZE + tail;
+            let hole = window(&record(1, 1), &stock).hole;
+            prop_assert_eq!(hole, (noted > end).then(|| segment(1, last + 1).name));
+        }
+
+        #[test]
+        fn log_is_needed_from_the_first_backup_on_and_no_other(
+            backups in prop::collection::vec((1..30_u64, any::<bool>()), 1..5),
+            number in 1..40_u64,
+        ) {
+            let kept: Vec<(Value, bool)> = backups.iter().map(|&(at, after)| (record(1, at), after)).collect();
+            let needed = PostgresCopies.log_needs(&kept).unwrap().is_needed(&segment(1, number));
+            let expected = backups.iter().any(|&(at, after)| number == at || (after && number > at));
+            prop_assert_eq!(needed, expected);
+        }
+    }
+
+    #[test]
+    fn log_of_a_timeline_without_its_history_is_a_hole() {
+        let mut stock = stock([segment(1, 1), segment(1, 2), segment(2, 3)]);
+        assert_eq!(window(&record(1, 1), &stock).hole.as_deref(), Some("00000002.history"));
+        let history = LogName { branch: "00000002".to_owned(), name: "00000002.history".to_owned() };
+        stock.histories.push((history, b"1\t0/300000\tno recovery target specified\n".to_vec()));
+        let window = window(&record(1, 1), &stock);
+        assert_eq!(
+            (window.hole, window.branch.as_str(), window.until_position.as_str()),
+            (None, "00000002", "0/400000")
+        );
+    }
 }

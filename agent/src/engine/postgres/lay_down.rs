@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, test_kill_process};
 
+use super::control;
 use super::lsn::{Lsn, Timeline};
 use super::record::PostgresRecord;
 use super::recovery_options::{RecoveryTarget, TargetAction, recovery_arguments, strip_recovery_settings};
@@ -53,6 +54,19 @@ pub(super) fn check_not_running(data_directory: &Path) -> EngineResult<()> {
         data_directory.display(),
         pid.map_or(0, Pid::as_raw_pid)
     )))
+}
+
+/// Another database is never written over.
+pub(super) fn check_same_system(data_directory: &Path, system_id: &str) -> EngineResult<()> {
+    // Without a control file that can be read it is no database, or one that is being restored into.
+    match control::read(data_directory) {
+        Ok(control) if control.system_identifier.to_string() != system_id => Err(EngineError::Refused(format!(
+            "{} holds a database of system {}, and the backup is of system {system_id}: nothing was touched",
+            data_directory.display(),
+            control.system_identifier
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Writes the label, the tablespace map and the recovery signal, and takes out settings that a copy must not inherit.
@@ -123,7 +137,8 @@ pub(super) fn arguments_to_end(copy: &LayDown<'_>, action: TargetAction) -> Vec<
     recovery_arguments(&RecoveryTarget::Latest, &fetch, Timeline(copy.timeline), action)
 }
 
-fn lsn(position: &str) -> EngineResult<Lsn> {
+/// A position in the log, from its text.
+pub(super) fn lsn(position: &str) -> EngineResult<Lsn> {
     position
         .parse()
         .map_err(|_| EngineError::Refused(format!("{position:?} is no log position; positions look like 0/3000060")))

@@ -12,12 +12,16 @@ use super::lsn::Lsn;
 const TAIL: u64 = 256 * 1024;
 
 /// Words of the server, and what to make of them.
-const MEANINGS: [(&str, &str); 14] = [
+const MEANINGS: [(&str, &str); 15] = [
     (
         "is not a child of this server's history",
         "The copy is not on the way to that timeline: choose an earlier backup or another timeline",
     ),
     ("recovery target timeline", "The history of that timeline is not in the archive: choose another timeline"),
+    (
+        "requested recovery stop point is before consistent recovery point",
+        "The target lies before the end of this backup: restore an earlier backup, by its name (see `list`)",
+    ),
     (
         "WAL ends before end of online backup",
         "The archive does not hold all the log that the backup needs: verify the backup",

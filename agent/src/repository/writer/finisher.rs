@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use crossbeam_channel::Receiver;
 use sha2::{Digest as _, Sha256};
 
@@ -42,9 +43,9 @@ pub(super) fn run(shared: &Shared<'_>, events: &Receiver<Event>) -> RepositoryRe
             waiting.push(draft(&job).map_err(RepositoryError::Compression)?);
         }
         let mut still = Vec::new();
-        for map in waiting {
+        for mut map in waiting {
             if map.draft.packs.iter().all(|&pack| shared.packs.get(pack).is_some()) {
-                rows.push((map.index, store(shared, &map)?));
+                rows.push((map.index, store(shared, &mut map)?));
             } else {
                 still.push(map);
             }
@@ -73,14 +74,33 @@ fn draft(job: &Job) -> std::io::Result<Waiting> {
     Ok(Waiting { index: job.index, files, pages, base, draft })
 }
 
-/// Stores a map; there is nothing to store where all of its files vanished.
-fn store(shared: &Shared<'_>, map: &Waiting) -> RepositoryResult<Option<MapRow>> {
+/// A map's bytes and its name; of a map that a prune is about to delete, or that is damaged, not even the name is used again.
+fn named(shared: &Shared<'_>, draft: &mut Draft) -> RepositoryResult<(Bytes, [u8; 32])> {
     const NONE: PackRef = PackRef { digest: [0; 32], size: 0 };
-    let Some(first) = map.files.first() else {
-        return Ok(None);
+    let finish = |draft: &Draft| {
+        let bytes = draft.finish(|pack| shared.packs.get(pack).unwrap_or(NONE));
+        let sha256: [u8; 32] = Sha256::digest(&bytes).into();
+        (bytes, sha256)
     };
-    let bytes = map.draft.finish(|pack| shared.packs.get(pack).unwrap_or(NONE));
-    let sha256: [u8; 32] = Sha256::digest(&bytes).into();
+    let mut named = finish(draft);
+    // Were all variants taken, the backup would be withdrawn at its end.
+    for variant in 0..40 {
+        if !shared.packs.is_tombstoned(&named.1) {
+            break;
+        }
+        draft.vary(variant).map_err(RepositoryError::Compression)?;
+        named = finish(draft);
+    }
+    Ok(named)
+}
+
+/// Stores a map; there is nothing to store where all of its files vanished.
+fn store(shared: &Shared<'_>, map: &mut Waiting) -> RepositoryResult<Option<MapRow>> {
+    if map.files.is_empty() {
+        return Ok(None);
+    }
+    let (bytes, sha256) = named(shared, &mut map.draft)?;
+    let first = &map.files[0];
     if shared.system.create_exactly(&shared.system.layout.map(&sha256), &bytes)? == Created::New {
         shared.stored_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
     }

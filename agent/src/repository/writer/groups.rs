@@ -63,7 +63,9 @@ fn part(file: &SourceFile, first_page: u64, pages: u32) -> FilePart {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::repository::map::MAP_PAGES_LIMIT;
     use crate::snapshot::{Source, Stamp};
+    use proptest::prelude::*;
 
     fn file(path: &str, pages: u64) -> SourceFile {
         SourceFile {
@@ -103,5 +105,30 @@ mod tests {
         let mut seen: Vec<usize> = group(&files).into_iter().flat_map(|group| group.files).collect();
         seen.sort_unstable();
         assert_eq!(seen, (0..500).collect::<Vec<_>>());
+    }
+
+    proptest! {
+        #[test]
+        fn every_page_is_covered_once_and_in_order(sizes in prop::collection::vec(prop_oneof![
+            4 => 0..2_000_u64,
+            1 => 100_000..400_000_u64,
+        ], 0..80)) {
+            let files: Vec<_> = sizes.iter().enumerate().map(|(number, &pages)| file(&format!("f{number:03}"), pages)).collect();
+            let groups = group(&files);
+            let mut next = vec![0; files.len()];
+            for group in &groups {
+                prop_assert_eq!(group.parts.len(), group.files.len());
+                prop_assert!(group.files.is_sorted());
+                prop_assert!(group.parts.iter().map(|part| u64::from(part.pages)).sum::<u64>() <= u64::from(MAP_PAGES_LIMIT));
+                for (part, &index) in group.parts.iter().zip(&group.files) {
+                    prop_assert_eq!(&part.path, &files[index].path);
+                    prop_assert_eq!(part.first_page, next[index]);
+                    prop_assert!(part.pages <= PART_PAGES);
+                    prop_assert!(sizes[index] <= SMALL_PAGES || group.parts.len() == 1, "a large file has maps of its own");
+                    next[index] += u64::from(part.pages);
+                }
+            }
+            prop_assert_eq!(next, sizes);
+        }
     }
 }

@@ -4,17 +4,17 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
 use sha2::{Digest as _, Sha256};
 
 use super::Shared;
 use super::finisher::Event;
 use super::job::NO_PACK;
-use crate::repository::error::RepositoryResult;
+use crate::repository::error::{RepositoryError, RepositoryResult};
 use crate::repository::map::{PackRef, PageMap, PageTable, Place, ZERO_PACK};
 use crate::repository::pack::{Buffers, PackBuilder, PageHash};
 use crate::repository::store::Created;
+use crate::repository::top::random_bytes;
 
 /// Numbers for packs, valid within one backup.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl Packs {
 #[derive(Debug)]
 pub(super) struct FullPack {
     number: u32,
-    bytes: Bytes,
+    pack: PackBuilder,
 }
 
 /// The pack that the workers fill together.
@@ -127,7 +127,7 @@ impl<'a> Filling<'a> {
         let sender = self.full.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(sender) = sender {
             // Uploaders that have failed are not waiting any more, and say why themselves.
-            let _ = sender.send(FullPack { number, bytes: pack.finish() });
+            let _ = sender.send(FullPack { number, pack });
         }
     }
 
@@ -143,10 +143,15 @@ impl<'a> Filling<'a> {
 
 /// Names packs by their SHA-256 and stores them, until there are no more.
 pub(super) fn upload(shared: &Shared<'_>, packs: &Receiver<FullPack>, events: &Sender<Event>) -> RepositoryResult<()> {
-    for FullPack { number, bytes } in packs {
+    for FullPack { number, mut pack } in packs {
         if shared.is_stopped() {
             return Ok(());
         }
+        // Of a pack that a prune is about to delete, or that is damaged, not even the name is used again.
+        if shared.packs.has_tombstones() && shared.packs.is_tombstoned(&pack.sha256()) {
+            pack.salt(random_bytes()).map_err(RepositoryError::Compression)?;
+        }
+        let bytes = pack.finish();
         let pack = PackRef { digest: Sha256::digest(&bytes).into(), size: bytes.len() as u32 };
         let created = shared.system.create_exactly(&shared.system.layout.pack(&pack.digest), &bytes)?;
         if created == Created::New {
