@@ -109,7 +109,7 @@ pub fn backup(
     let _lease = Lease::take(&home.system, &home.lineage.lineage, "backup")?;
     let previous = newest_manifest(&home)?;
     let started = home.system.store().now()?;
-    let id = BackupId::new(started);
+    let id = BackupId::after(home.system.backups(&home.lineage.lineage)?.last(), started);
 
     step("begin the backup in the server");
     let mut snapshot =

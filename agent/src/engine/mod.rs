@@ -265,6 +265,8 @@ pub struct Choice {
     pub log_end: String,
     /// Everything that was committed up to then is known to be stored.
     pub complete_until: Timestamp,
+    /// Whether log behind that end is stored too: then what lies between is missing.
+    pub hole: bool,
 }
 
 /// A copy whose files are in place, and where it is to be recovered to.
@@ -284,6 +286,8 @@ pub struct LayDown<'a> {
     pub log_end: &'a str,
     /// Everything that was committed up to then is known to be stored.
     pub complete_until: Timestamp,
+    /// Whether log behind that end is stored too.
+    pub hole: bool,
     /// What fetches log: put before `wal-fetch %f %p`.
     pub fetch_command: &'a str,
 }

@@ -99,6 +99,8 @@ pub struct Chosen {
     pub log_end: String,
     /// Everything that was committed up to then is known to be stored.
     pub complete_until: Timestamp,
+    /// Whether log behind that position is stored too.
+    pub hole: bool,
 }
 
 /// Restores a backup.
@@ -157,6 +159,7 @@ pub(crate) fn lay_down<'a>(chosen: &'a Chosen, request: &'a RestoreRequest) -> L
         timeline: chosen.timeline,
         log_end: &chosen.log_end,
         complete_until: chosen.complete_until,
+        hole: chosen.hole,
         fetch_command: &request.fetch_command,
     }
 }
@@ -192,8 +195,8 @@ pub fn choose(home: &Home, request: &RestoreRequest) -> Result<Chosen, RestoreEr
     let found = copies.choose(&choice)?;
     let id: BackupId = records[found.backup].0.parse().map_err(RepositoryError::Absent)?;
     let (manifest, sha256) = home.system.manifest(lineage, &id)?;
-    let engine::Choice { timeline, log_end, complete_until, .. } = found;
-    Ok(Chosen { id, manifest, sha256, timeline, log_end, complete_until })
+    let engine::Choice { timeline, log_end, complete_until, hole, .. } = found;
+    Ok(Chosen { id, manifest, sha256, timeline, log_end, complete_until, hole })
 }
 
 /// Whether the newest check of a backup said that it is damaged.

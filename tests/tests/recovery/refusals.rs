@@ -194,7 +194,7 @@ fn a_second_backup_is_told_that_one_runs_and_a_prune_too() {
     let other = site.second_agent();
     let first = site.paused_backup(&other, "copy the server's files");
     let error = refused(&site.agent.run(&["--output", "json", "backup", "--data-dir", site.data()]), 3);
-    assert_names(&error, &["backup", "runs", &first.pid().to_string()]);
+    assert_names(&error, &["another backup", "is running", &first.pid().to_string()]);
     let error = refused(&site.agent.run(&["--output", "json", "prune", "--keep", "1"]), 3);
     assert_names(&error, &["backup"]);
     // Reading goes on beside it.

@@ -15,6 +15,7 @@ struct Candidate {
     record: PostgresRecord,
     history: History,
     end: Lsn,
+    hole: bool,
     /// Everything committed up to then is stored; and nothing is stored that is not known to be complete.
     until: Option<(Timestamp, bool)>,
 }
@@ -35,7 +36,13 @@ pub(super) fn choose(choose: &Choose<'_>) -> EngineResult<Choice> {
         _ => chosen.history.timeline().0,
     };
     let known = chosen.until.map_or(chosen.record.stop_time, |(until, _)| until.max(chosen.record.stop_time));
-    Ok(Choice { backup: chosen.index, timeline, log_end: chosen.end.to_string(), complete_until: known })
+    Ok(Choice {
+        backup: chosen.index,
+        timeline,
+        log_end: chosen.end.to_string(),
+        complete_until: known,
+        hole: chosen.hole,
+    })
 }
 
 fn candidates(choose: &Choose<'_>) -> EngineResult<Vec<Candidate>> {
@@ -50,12 +57,12 @@ fn candidates(choose: &Choose<'_>) -> EngineResult<Vec<Candidate>> {
         if !history.contains(record.timeline, record.stop_lsn) {
             continue;
         }
-        let (end, on, _) = stored.reach(record.start_lsn, record.timeline, &history);
+        let (end, on, missing) = stored.reach(record.start_lsn, record.timeline, &history);
         let until = choose.stock.position.as_ref().and_then(|(branch, position, until)| {
             let position: Lsn = position.parse().ok()?;
             (*branch == on.hex() && position <= end).then_some((*until, position == end))
         });
-        candidates.push(Candidate { index, name: name.clone(), record, history, end, until });
+        candidates.push(Candidate { index, name: name.clone(), record, history, end, hole: missing.is_some(), until });
     }
     if candidates.is_empty() {
         return Err(EngineError::Refused(format!(

@@ -128,7 +128,19 @@ pub(super) fn arguments(copy: &LayDown<'_>, action: TargetAction) -> EngineResul
         Target::Position(position) => RecoveryTarget::Lsn(lsn(position)?),
         Target::Name(name) => RecoveryTarget::Name(name.clone()),
     };
-    Ok(recovery_arguments(&target, &format!("{} wal-fetch %f %p", copy.fetch_command), Timeline(copy.timeline), action))
+    let until = log_wanted(copy)?.map_or_else(String::new, |end| format!(" --until {end}"));
+    let fetch = format!("{} wal-fetch{until} %f %p", copy.fetch_command);
+    Ok(recovery_arguments(&target, &fetch, Timeline(copy.timeline), action))
+}
+
+/// Up to where log is given out, where that is not all. A server reads ahead of what it replays: it would ask for log
+/// behind its target, and stop with an error where that is missing.
+fn log_wanted(copy: &LayDown<'_>) -> EngineResult<Option<String>> {
+    Ok(match copy.target {
+        Target::Immediate => Some(PostgresRecord::parse(copy.record)?.stop_lsn.to_string()),
+        Target::Time(_) | Target::Position(_) | Target::Name(_) if copy.hole => Some(copy.log_end.to_owned()),
+        _ => None,
+    })
 }
 
 /// Settings that make a server recover the copy to the end of the log that was stored when it was chosen, and no further.
