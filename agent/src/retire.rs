@@ -101,7 +101,9 @@ fn check_forget(home: &Home, id: &BackupId) -> Result<(), PruneError> {
     if home.system.lost_backups(lineage)?.contains(id) {
         return Ok(());
     }
-    home.system.manifest(lineage, id)?;
+    if !home.system.backups(lineage)?.contains(id) {
+        return Err(RepositoryError::Absent(format!("there is no backup {id} in lineage {lineage}: see `list`")).into());
+    }
     let (mut proven, mut verified) = (Vec::new(), Vec::new());
     for candidate in prune::candidates(&home.system, lineage)? {
         if candidate.proven {

@@ -140,7 +140,7 @@ fn two_that_watch_one_server_lose_no_tail() {
     small.point_at("first");
     small.make_backup("first");
     let data_directory = small.server.data_directory().to_str().unwrap();
-    let watch = ["watch", "--data-dir", data_directory, "--interval", "20ms"];
+    let watch = ["watch", "--data-dir", data_directory, "--interval", "1s"];
     let (one, other) = (small.agent("first"), small.agent("first"));
     let watches = [one.spawn(&watch), other.spawn(&watch)];
     let mut client = small.server.client("postgres");
@@ -220,13 +220,17 @@ fn a_backup_that_slept_while_a_prune_ran_is_whole_or_withdrawn() {
                 whole += 1;
             }
             Some(3) => {
-                assert!(woken.stderr.contains("run it again"), "{what}: {}", told(&woken));
+                // It noticed at its lease already, or at its end.
+                let noticed = ["run it again", "try again later"].iter().any(|advice| woken.stderr.contains(advice));
+                assert!(noticed, "{what}: {}", told(&woken));
                 assert_eq!(made, 1, "{what}: withdrawn, and there nevertheless");
                 withdrawn += 1;
             }
             _ => panic!("{what}: {}", told(&woken)),
         }
-        let verified = other.run(&["verify", "latest"]);
+        // Log is not archived meanwhile, so that only a backup that was just made has no hole after it.
+        let level = if made == 2 { "data" } else { "objects" };
+        let verified = other.run(&["verify", "latest", "--level", level]);
         assert_eq!(verified.code(), Some(0), "{what}: {}", told(&verified));
         let again = other.run(&small.backup(&[]));
         assert_eq!(again.code(), Some(0), "again after {what}: {}", told(&again));
@@ -280,8 +284,11 @@ fn a_prune_that_slept_while_a_backup_ran_takes_nothing_from_it() {
         assert!(matches!(pruned.code(), Some(0 | 3)), "{what}: {}", told(&pruned));
         match made.code() {
             Some(0) => backups += 1,
-            Some(3) if locked => {}
-            Some(3) => assert!(made.stderr.contains("run it again"), "{what}: {}", told(&made)),
+            Some(3) => {
+                assert!(locked || made.stderr.contains("run it again"), "{what}: {}", told(&made));
+                let again = other.run(&small.backup(&["--threads", "1"]));
+                assert_eq!(again.code(), Some(0), "again after {what}: {}", told(&again));
+            }
             _ => panic!("{what}: {}", told(&made)),
         }
         let verified = other.run(&["verify", "latest"]);
@@ -299,8 +306,8 @@ fn what_was_pruned_away_can_be_stored_again() {
     let small = Small::new();
     // More than one pack, of which the first is the same whenever it is written.
     small.server.sql(
-        "CREATE TABLE noise AS SELECT string_agg(md5(random()::text), '') AS text
-         FROM generate_series(1, 640000) AS number GROUP BY number / 30",
+        "CREATE TABLE noise AS SELECT string_agg(decode(md5(number::text), 'hex'), '') AS bytes
+         FROM generate_series(1, 1400000) AS number GROUP BY number / 60",
     );
     small.server.psql("VACUUM (FREEZE, ANALYZE)");
     small.server.sql("CHECKPOINT");

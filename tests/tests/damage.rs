@@ -103,7 +103,7 @@ fn promote(server: &mut Server) {
 /// Watches until the tail has so many pieces.
 fn ship_a_tail(small: &Small, agent: &Agent, pieces: usize) {
     let data_directory = small.server.data_directory().to_str().unwrap();
-    let watch = agent.spawn(&["watch", "--data-dir", data_directory, "--interval", "100ms"]);
+    let watch = agent.spawn(&["watch", "--data-dir", data_directory, "--interval", "1s"]);
     for wanted in 1..=pieces {
         small.server.sql("INSERT INTO small VALUES (1)");
         wait::until_seen(DEADLINE, "a piece of a tail", || {
