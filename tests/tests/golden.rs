@@ -178,6 +178,7 @@ fn database(version: u64) -> (Vec<SourceFile>, Vec<SourceFile>) {
 
 fn record(start: u64, stop: u64, time: Timestamp) -> Value {
     let record = PostgresRecord {
+        superuser: "postgres".to_owned(),
         version_num: 150_018,
         start_lsn: Lsn(start),
         stop_lsn: Lsn(stop),

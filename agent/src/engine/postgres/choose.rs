@@ -127,6 +127,7 @@ mod tests {
     fn backup(number: u64) -> (String, serde_json::Value) {
         let time = Timestamp::from_second(number.cast_signed()).unwrap();
         let record = PostgresRecord {
+            superuser: "postgres".to_owned(),
             version_num: 150_000,
             start_lsn: Lsn(number * SIZE + 0x28),
             stop_lsn: Lsn(number * SIZE + 0x100),

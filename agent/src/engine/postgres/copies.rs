@@ -282,6 +282,7 @@ mod tests {
     fn record(timeline: u32, number: u64) -> Value {
         let at = |offset: u64| Lsn(number * SIZE + offset);
         serde_json::to_value(PostgresRecord {
+            superuser: "postgres".to_owned(),
             version_num: 150_000,
             start_lsn: at(0x28),
             stop_lsn: at(0x100),

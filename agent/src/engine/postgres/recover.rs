@@ -74,11 +74,16 @@ pub(super) fn to_target(
         _ => Goal::Paused,
     };
     let settings = arguments(copy, action)?;
-    match run(copy, &bin, place, &settings, goal) {
+    let start = |settings: &[(String, String)]| {
+        let server = LocalServer::start(&bin, copy.data_directory, &place.socket(), settings, &place.log())?;
+        Ok(server.as_user(&record.superuser))
+    };
+    match start(&settings).and_then(|server| run(server, goal)) {
         Ok((server, reached)) => Ok(Recovered { server, reached, notes: Vec::new() }),
         Err(ServerError::TargetMissed(last)) => {
             let note = if_the_end_is_the_target(copy, &last)?;
-            let (server, reached) = run(copy, &bin, place, &arguments_to_end(copy, action), Goal::Ended)?;
+            let server = start(&arguments_to_end(copy, action))?;
+            let (server, reached) = run(server, Goal::Ended)?;
             check_end(copy, reached.lsn)?;
             Ok(Recovered { server, reached, notes: vec![note] })
         }
@@ -119,14 +124,8 @@ fn check_end(copy: &LayDown<'_>, reached: Lsn) -> EngineResult<()> {
     }
 }
 
-fn run(
-    copy: &LayDown<'_>,
-    bin: &Path,
-    place: &Workplace,
-    settings: &[(String, String)],
-    goal: Goal,
-) -> Result<(LocalServer, Reached), ServerError> {
-    let mut server = LocalServer::start(bin, copy.data_directory, &place.socket(), settings, &place.log())?;
+/// Waits until the server has reached its goal, as long as it moves.
+fn run(mut server: LocalServer, goal: Goal) -> Result<(LocalServer, Reached), ServerError> {
     let mut furthest = Lsn::INVALID;
     loop {
         let mut moved = false;
