@@ -67,15 +67,15 @@ impl Prepared {
         assert_eq!(small::listed(&agent), [full.clone(), incremental.clone()]);
         small::expect_sound(&agent, "before anything is damaged");
 
+        // At rest, while the server goes on.
+        let scratch = Scratch::new();
+        repository::copy(&small.path("first"), &scratch.path().join("first"));
         let other = small.agent("other");
         let first = small.make_backup("other");
         small.change();
         small.make_backup("other");
         other.run(&["forget", &first, "--grace", "1h"]).expect_code(0);
         ship_a_tail(&small, &other, 1);
-        let scratch = Scratch::new();
-        // The server goes on archiving to the original.
-        repository::copy(&small.path("first"), &scratch.path().join("first"));
         Self { small, backups: [full, incremental], scratch }
     }
 
@@ -358,8 +358,8 @@ fn no_server_starts_on_what_is_left_of_a_damaged_restore() {
     let refused = agent.run(&command);
     refused.expect_code(1);
     assert!(names(&refused, &pack), "{}", told(&refused));
-    let log = Server::over(Major::V15, &target, &Options::new()).try_start().unwrap_err();
-    assert!(log.contains("could not find the database system"), "{log}");
+    // Configuration and control file are missing, or not filled yet.
+    assert!(Server::over(Major::V15, &target, &Options::new()).try_start().is_err(), "a server starts on this");
     damage.undo();
     agent.run(&command).expect_code(0);
 }

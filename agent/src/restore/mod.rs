@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::engine::{self, Choose, EngineError, Laid, LayDown, Target};
 use crate::home::Home;
 use crate::progress::Progress;
-use crate::repository::{BackupId, Manifest, RepositoryError, Standing};
+use crate::repository::{BackupId, Damage, Manifest, RepositoryError, Standing};
 use crate::stock::stock;
 
 pub use files::Restored;
@@ -181,6 +181,16 @@ pub fn choose(home: &Home, request: &RestoreRequest) -> Result<Chosen, RestoreEr
             }
             (_, Err(error)) => return Err(error.into()),
         }
+    }
+    if let (true, Some(id)) = (records.is_empty(), &request.backup)
+        && home.system.lost_backups(lineage)?.contains(id)
+    {
+        let manifest = home.system.layout.manifest(lineage, id.as_str());
+        return Err(RepositoryError::from(Damage::of(
+            &manifest,
+            "it is missing, although the backup was checked or pinned",
+        ))
+        .into());
     }
     if records.is_empty() {
         return Err(RepositoryError::Absent(match &request.backup {
