@@ -137,16 +137,21 @@ pub(super) fn arguments(copy: &LayDown<'_>, action: TargetAction) -> EngineResul
 /// behind its target, and stop with an error where that is missing.
 fn log_wanted(copy: &LayDown<'_>) -> EngineResult<Option<String>> {
     Ok(match copy.target {
-        Target::Immediate => Some(PostgresRecord::parse(copy.record)?.stop_lsn.to_string()),
+        // To the end of its last segment: a server notices only at the next record that it is consistent.
+        Target::Immediate => {
+            let record = PostgresRecord::parse(copy.record)?;
+            Some(record.segment(record.segments().1).end().to_string())
+        }
         Target::Time(_) | Target::Position(_) | Target::Name(_) if copy.hole => Some(copy.log_end.to_owned()),
         _ => None,
     })
 }
 
 /// Settings that make a server recover the copy to the end of the log that was stored when it was chosen, and no further.
-pub(super) fn arguments_to_end(copy: &LayDown<'_>, action: TargetAction) -> Vec<(String, String)> {
-    let fetch = format!("{} wal-fetch --until {} %f %p", copy.fetch_command, copy.log_end);
-    recovery_arguments(&RecoveryTarget::Latest, &fetch, Timeline(copy.timeline), action)
+pub(super) fn arguments_to_end(copy: &LayDown<'_>, action: TargetAction) -> EngineResult<Vec<(String, String)>> {
+    let end = log_wanted(copy)?.unwrap_or_else(|| copy.log_end.to_owned());
+    let fetch = format!("{} wal-fetch --until {end} %f %p", copy.fetch_command);
+    Ok(recovery_arguments(&RecoveryTarget::Latest, &fetch, Timeline(copy.timeline), action))
 }
 
 /// A position in the log, from its text.

@@ -82,7 +82,7 @@ pub(super) fn to_target(
         Ok((server, reached)) => Ok(Recovered { server, reached, notes: Vec::new() }),
         Err(ServerError::TargetMissed(last)) => {
             let note = if_the_end_is_the_target(copy, &last)?;
-            let server = start(&arguments_to_end(copy, action))?;
+            let server = start(&arguments_to_end(copy, action)?)?;
             let (server, reached) = run(server, Goal::Ended)?;
             check_end(copy, reached.lsn)?;
             Ok(Recovered { server, reached, notes: vec![note] })
@@ -110,7 +110,9 @@ fn if_the_end_is_the_target(copy: &LayDown<'_>, last: &LastReachable) -> EngineR
             "there is no restore point {name:?} in the log after this backup: {last}. See that the name is right; if it \
              was made before the backup ended, restore an earlier backup, by its name (see `list`)"
         ))),
-        Target::Latest | Target::Immediate => Err(EngineError::Data(last.to_string())),
+        // Then the server itself refuses to end where it is not consistent yet.
+        Target::Immediate => Ok(format!("the stored log ends at {end}, where the backup does: recovered to there")),
+        Target::Latest => Err(EngineError::Data(last.to_string())),
     }
 }
 
