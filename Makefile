@@ -5,7 +5,8 @@ export HOLDFAST_CACHE := $(CACHE)
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 
 RELEASE := $(CARGO_TARGET_DIR)/release
-# The program that the tests run: it can be killed at any step. A copy, as other builds replace the original.
+# The program that the tests run: it can be killed at any step. A copy, as other builds replace the original. It is built
+# together with the tests and as they are, so that nothing is compiled twice.
 TESTED := $(CARGO_TARGET_DIR)/tested/holdfast-agent
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -27,7 +28,7 @@ test: tools lint tested ## Lints, then runs every test against real servers of e
 	@python3 tests/checks/dependencies_test.py
 	@python3 tests/bench/report_test.py
 	@HOLDFAST_AGENT=$(TESTED) tests/format/test.sh
-	@HOLDFAST_AGENT=$(TESTED) cargo test --locked --release --workspace --no-fail-fast </dev/null
+	@HOLDFAST_AGENT=$(TESTED) cargo test --locked --release --workspace --features holdfast-agent/fault-injection --no-fail-fast </dev/null
 
 lint: tools ## Checks format, clippy, dependencies and licences
 	@tests/checks/components.sh rustfmt clippy
@@ -36,10 +37,10 @@ lint: tools ## Checks format, clippy, dependencies and licences
 	@tests/checks/dependencies.sh
 
 bench: tools ## Measures against pgBackRest, pg_basebackup and restic; writes tests/results/bench.md (25 minutes)
-	@PGBIN=$${PGBIN:-$$(readlink -f $(CACHE)/tools/postgresql/15)/bin} OUT=$${OUT:-tests/results/bench.md} tests/bench/bench.sh
+	@TOOL_CACHE=$(CACHE)/tools PGBIN=$${PGBIN:-$$(readlink -f $(CACHE)/tools/postgresql/15)/bin} OUT=$${OUT:-tests/results/bench.md} tests/bench/bench.sh
 
 soak: tools tested ## Runs the long tests: load, kills and restores for many minutes
-	@HOLDFAST_AGENT=$(TESTED) cargo test --locked --release -p holdfast-tests -- --ignored soak_ </dev/null
+	@HOLDFAST_AGENT=$(TESTED) cargo test --locked --release --workspace --features holdfast-agent/fault-injection -- --ignored soak_ </dev/null
 
 tools: ## Installs what the tests need: compiler, PostgreSQL 15 to 18, MinIO
 	@tests/env/install.sh
@@ -48,7 +49,7 @@ tools-demo:
 	@tests/env/install.sh packages postgresql-15
 
 tested: tools
-	@cargo build --locked --release --workspace --bins --features holdfast-agent/fault-injection
+	@cargo build --locked --release --workspace --bins --tests --features holdfast-agent/fault-injection
 	@install -D $(RELEASE)/holdfast-agent $(TESTED)
 
 clean-cache: ## Removes everything that was downloaded or compiled

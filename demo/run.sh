@@ -34,7 +34,9 @@ main() {
 as_server() { "${run_as[@]}" env -C "$work" HOME="$work" PATH="$pgbin:$PATH" PGHOST="$socket" PGDATABASE=postgres PGUSER=postgres "$@"; }
 agent() { as_server "$work/bin/holdfast-agent" --repository "$repository" "$@"; }
 sql() { as_server psql -XAtq -v ON_ERROR_STOP=1 "$@"; }
-say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+bold='' plain=''
+[[ ! -t 1 ]] || bold=$'\e[1m' plain=$'\e[0m'
+say() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 fail() { echo "demo: $*" >&2; exit 1; }
 # field FILE EXPRESSION: a value of a JSON document d, by a Python expression.
 field() { python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$1" "$2"; }
@@ -85,7 +87,7 @@ prepare() {
     fi
     install -D -m 755 "$HOLDFAST_AGENT" "$work/bin/holdfast-agent"
     as_server mkdir "$socket"
-    as_server holdfast-agent --version 2>/dev/null || as_server "$work/bin/holdfast-agent" --version
+    agent --version
     as_server postgres --version
 }
 
@@ -101,6 +103,8 @@ CONF
     servers+=("$data")
     as_server pg_ctl -D "$data" -l "$work/server.log" -w start >/dev/null
     as_server pgbench -i -q -s 20 2>"$work/pgbench-init.log"
+    # What makes drills thorough: checks of every index and table, and probes asked by somebody who can change nothing.
+    sql -c "CREATE EXTENSION amcheck" -c "CREATE ROLE holdfast_probe LOGIN IN ROLE pg_read_all_data"
     sql -c "CREATE TABLE customers AS SELECT id, 'customer ' || id AS name, md5(id::text) AS secret FROM generate_series(1, 10000) AS id"
     echo "$(sql -c 'SELECT pg_size_pretty(sum(pg_database_size(oid))) FROM pg_database') of data, 10000 customers"
 }
@@ -177,7 +181,7 @@ with open(sys.argv[1], "r+b") as file:
 PY
     local status=0
     as_server "$work/bin/holdfast-agent" --repository "$work/damaged" verify all --level data >"$work/damaged.log" 2>&1 || status=$?
-    grep -F "${victim##*/}" "$work/damaged.log" | head -n 3 || fail "verify does not name $victim"
+    grep -m 1 -F "${victim##*/}" "$work/damaged.log" || fail "verify does not name $victim"
     [[ $status == 1 ]] || fail "verify of a damaged repository ended with $status instead of 1"
     echo "found, and named (exit code 1)"
 }
@@ -200,20 +204,28 @@ PROBES
     chmod 644 "$work/probes.toml"
     timed drill agent --output json drill latest --scratch "$work" --probes "$work/probes.toml" --pg-bin "$pgbin" >"$work/drill.json"
     [[ $(field "$work/drill.json" "d['verdict']") == passed ]] || fail "the drill failed"
+    [[ $(field "$work/drill.json" "len(d['details']['structure']['amcheck']['databases'])") != 0 ]] || fail "pg_amcheck was not run"
+    field "$work/drill.json" "'\\n'.join(f\"{p['name']}: {p['answer']}\" for p in d['details']['probes'])"
     agent list
 }
 
 report() {
-    say "What was shown"
-    cat <<REPORT
-  full backup of $(mib "$(field "$work/full.json" "d['database_bytes']")") under load   ${seconds[full]}, $(mib "$(field "$work/full.json" "d['stored_bytes']")") stored
-  incremental backup                  ${seconds[incremental]}, $(mib "$(field "$work/incremental.json" "d['stored_bytes']")") stored
-  verified, every byte                ${seconds[verify]}
-  10000 deleted rows brought back     ${seconds[restore]}, to $moment
-  one flipped bit in $(find "$work/damaged" -path '*/packs/*' -type f | wc -l) packs        found and named by verify
-  drill                               ${seconds[drill]}, passed: this backup is proven
-  all in all                          $SECONDS s
-REPORT
+    local until behind packs
+    agent --output json list >"$work/list.json"
+    until=$(field "$work/list.json" "max(w['until_time'] or '' for w in d['windows'])")
+    behind=$(awk -v now="$(date +%s.%N)" -v until="$(date -d "$until" +%s.%N)" 'BEGIN { printf "%.1f s", now - until }')
+    packs=$(find "$work/damaged" -path '*/packs/*' -type f | wc -l)
+    say "What was shown, on a server with 200 write transactions a second"
+    line "full backup" "${seconds[full]}" "$(mib "$(field "$work/full.json" "d['database_bytes']")"), stored in $(mib "$(field "$work/full.json" "d['stored_bytes']")")"
+    line "incremental backup" "${seconds[incremental]}" "$(mib "$(field "$work/incremental.json" "d['new_bytes']")") had changed, stored in $(mib "$(field "$work/incremental.json" "d['stored_bytes']")")"
+    line "verify" "${seconds[verify]}" "every byte of the backup was read and hashed, the log has no hole"
+    line "restore to a moment" "${seconds[restore]}" "all 10000 deleted rows are back, as of $moment"
+    line "damage" "" "one flipped bit in $packs packs was found, its object named, exit code 1"
+    line "drill" "${seconds[drill]}" "restored, recovered, every index and table checked, 2 probes answered: the backup is proven"
+    line "log" "" "losing this server now would lose the last $behind"
+    line "all in all" "$SECONDS s" "everything is stopped and removed"
 }
+
+line() { printf '  %-20s %8s  %s\n' "$@"; }
 
 main

@@ -36,10 +36,6 @@ impl Aligned {
         self.bytes.extend_from_slice(more);
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.bytes.len() - self.start
-    }
-
     pub(crate) fn as_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..]
     }
@@ -69,9 +65,9 @@ mod tests {
             aligned.extend(&[7; BLOCK]);
             assert!(is_aligned(aligned.as_ref(), 0));
         }
-        assert_eq!(aligned.len(), 3 * BLOCK);
+        assert_eq!(aligned.as_ref().len(), 3 * BLOCK);
         aligned.clear();
-        assert_eq!(aligned.len(), 0);
+        assert_eq!(aligned.as_ref().len(), 0);
         assert!(is_aligned(Aligned::zeros(BLOCK).as_ref(), 8192));
         assert!(!is_aligned(&Aligned::zeros(BLOCK).as_ref()[1..], 0));
     }

@@ -241,6 +241,9 @@ fn later_on(log: &Log<'_>, branch: &str, name: &str) -> Result<Option<String>, R
 }
 
 /// The segment size of the lineage's newest backup that can be read.
+///
+/// # Errors
+/// The store's.
 pub fn segment_size(home: &Home) -> Result<Option<WalSegmentSize>, RepositoryError> {
     for id in home.system.backups(&home.lineage.lineage)?.iter().rev() {
         if let Ok((manifest, _)) = home.system.manifest(&home.lineage.lineage, id)

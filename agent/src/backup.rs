@@ -19,7 +19,7 @@ use crate::snapshot::BadPage;
 use crate::steps::step;
 
 /// How long a backup waits for the server to archive log that it no longer has itself.
-const LOG_PATIENCE: Duration = Duration::from_secs(60);
+const LOG_PATIENCE: Duration = Duration::from_mins(1);
 
 /// What is asked for.
 #[derive(Debug, Clone)]
@@ -109,7 +109,7 @@ pub fn backup(
     let _lease = Lease::take(&home.system, &home.lineage.lineage, "backup")?;
     let previous = newest_manifest(&home)?;
     let started = home.system.store().now()?;
-    let id = BackupId::new(started);
+    let id = BackupId::after(home.system.backups(&home.lineage.lineage)?.last(), started);
 
     step("begin the backup in the server");
     let mut snapshot =

@@ -1,4 +1,10 @@
 //! The command line as its users meet it: the program itself, and the page that describes it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test: it panics where something is wrong"
+)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -223,7 +229,7 @@ fn wal_fetch_never_takes_a_failure_for_the_end_of_the_log(
     run_in(arguments, environment, 126);
 }
 
-/// PostgreSQL's archiver ends itself when archive_command gives a code above 125.
+/// PostgreSQL's archiver ends itself when `archive_command` gives a code above 125.
 #[rstest]
 #[case(&["wal-push"], USAGE)]
 #[case(&["wal-push", "pg_wal/000000010000000000000001", "--repository", "gs://a"], USAGE)]

@@ -113,14 +113,22 @@ server_user() {
     getent passwd postgres >/dev/null || useradd --system --user-group --home-dir /var/lib/postgresql postgres
 }
 
+# The mirror that this machine's apt uses, whichever of the two ways its sources are written.
+debian_mirror() {
+    sed -nE 's/^URIs: *([^ ]*\/debian)\/?$/\1/p; s/^deb (\[[^]]*\] )?([^ ]*\/debian)\/? .*/\2/p' \
+        /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1 || true
+}
+
 # unpack SUITE DIRECTORY PACKAGE...: packages of a Debian release laid into a directory, nothing installed. The apt
 # used has its own lists and no idea of what this machine has, and takes only what the release's key signed.
 unpack() {
     local suite=$1 into=$2 apt=$cache/apt/$1 package
     shift 2
     mkdir -p "$apt"/lists/partial "$apt"/archives
-    local keyring=/usr/share/keyrings/debian-archive-keyring.gpg mirror=http://deb.debian.org/debian
-    echo "deb [signed-by=$keyring] ${HOLDFAST_DEBIAN_MIRROR:-$mirror} $suite main" >"$apt/sources.list"
+    local keyring=/usr/share/keyrings/debian-archive-keyring.gpg mirror
+    mirror=${HOLDFAST_DEBIAN_MIRROR:-$(debian_mirror)}
+    [[ -n $mirror ]] || { echo "no Debian mirror in apt's sources: name one in HOLDFAST_DEBIAN_MIRROR" >&2; return 1; }
+    echo "deb [signed-by=$keyring] $mirror $suite main" >"$apt/sources.list"
     local options=(-o Dir::Etc::SourceList="$apt/sources.list" -o Dir::Etc::SourceParts=/dev/null
         -o Dir::State::Lists="$apt/lists" -o Dir::State::Status=/dev/null -o Dir::Cache="$apt"
         -o APT::Architecture=amd64 -o APT::Architectures=amd64 -o Acquire::Languages=none -o APT::Sandbox::User=root)

@@ -150,7 +150,7 @@ fn pages(name: &str, count: u64, changed: &[u64], version: u64) -> Vec<u8> {
 }
 
 fn file(path: &str, bytes: Vec<u8>, mode: u32, version: u64) -> SourceFile {
-    let stamp = Stamp { mtime_ns: 1_700_000_000_000_000_000 + version as i64, ctime_ns: 1, inode: 7 };
+    let stamp = Stamp { mtime_ns: 1_700_000_000_000_000_000 + version.cast_signed(), ctime_ns: 1, inode: 7 };
     SourceFile {
         path: path.into(),
         size: bytes.len() as u64,
@@ -178,6 +178,7 @@ fn database(version: u64) -> (Vec<SourceFile>, Vec<SourceFile>) {
 
 fn record(start: u64, stop: u64, time: Timestamp) -> Value {
     let record = PostgresRecord {
+        superuser: "postgres".to_owned(),
         version_num: 150_018,
         start_lsn: Lsn(start),
         stop_lsn: Lsn(stop),
@@ -214,7 +215,7 @@ fn back_up(system: &System, lineage: &Lineage, previous: Option<&Manifest>, vers
         system_id: SYSTEM.into(),
         lineage: lineage.lineage.clone(),
         // A second apart, so that names sort by age.
-        backup_id: BackupId::new(started + SignedDuration::from_secs(version as i64)),
+        backup_id: BackupId::new(started + SignedDuration::from_secs(version.cast_signed())),
         started,
         completed: Timestamp::now(),
         clock_skew_ms: 0,
@@ -300,7 +301,7 @@ fn make() {
     for manifest in [&first, &second] {
         // What was put in, not what came back.
         let place = scratch.directory(manifest.backup_id.as_str());
-        let (files_before, last) = database(if manifest.backup_id == first.backup_id { 0 } else { 1 });
+        let (files_before, last) = database(u64::from(manifest.backup_id != first.backup_id));
         for file in files_before.into_iter().chain(last) {
             let path = place.join(&file.path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -22,7 +22,6 @@ Examples:
   holdfast-agent completions fish > ~/.config/fish/completions/holdfast-agent.fish";
 
 impl Arguments {
-    #[expect(clippy::needless_pass_by_value, reason = "every command is run like this")]
     pub(super) fn run(self) -> Result<Found, Failure> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut super::command(), "holdfast-agent", &mut script);

@@ -89,22 +89,11 @@ impl Config {
         })?;
         let mut settings = Vec::new();
         for (key, value) in &table {
-            match (value, command.find_subcommand(key)) {
-                (Value::Table(below), Some(subcommand)) => {
-                    for (option, value) in below {
-                        let full = format!("{key}.{option}");
-                        let known =
-                            |option: &str| find(subcommand, option).is_some() && !is_decided_each_time(key, option);
-                        settings.push(setting(Some(key), option, &full, value, &known).map_err(refused)?);
-                    }
-                }
-                _ => {
-                    let known = |option: &str| {
-                        option != "config" && find(command, option).is_some()
-                            || CONNECTION.iter().any(|(name, _)| *name == option)
-                    };
-                    settings.push(setting(None, key, key, value, &known).map_err(refused)?);
-                }
+            if let (Value::Table(below), Some(subcommand)) = (value, command.find_subcommand(key)) {
+                settings.extend(settings_of(subcommand, below).map_err(refused)?);
+            } else {
+                let known = |option: &str| is_general(command, option);
+                settings.push(setting(None, key, key, value, &known).map_err(refused)?);
             }
         }
         Ok(Self { path: path.to_owned(), settings })
@@ -168,6 +157,20 @@ impl Setting {
     }
 }
 
+/// The settings of one command.
+fn settings_of(subcommand: &Command, table: &Table) -> Result<Vec<Setting>, String> {
+    let name = subcommand.get_name();
+    let known = |option: &str| find(subcommand, option).is_some() && !is_decided_each_time(name, option);
+    let of = |(key, value): (&String, &Value)| setting(Some(name), key, &format!("{name}.{key}"), value, &known);
+    table.iter().map(of).collect()
+}
+
+/// Whether an option is one of all commands, or of all that connect to a server.
+fn is_general(command: &Command, option: &str) -> bool {
+    let of_all = option != "config" && find(command, option).is_some();
+    of_all || CONNECTION.iter().any(|(name, _)| *name == option)
+}
+
 fn find<'a>(command: &'a Command, option: &str) -> Option<&'a Arg> {
     command.get_arguments().find(|arg| arg.get_long() == Some(option))
 }
@@ -186,7 +189,7 @@ fn asks_for_service(arguments: &[OsString], variable: &dyn Fn(&str) -> Option<Os
 
 /// `full` is the key as the user knows it, from the top of the file.
 fn setting(
-    command: Option<&String>,
+    command: Option<&str>,
     key: &str,
     full: &str,
     value: &Value,
@@ -215,7 +218,7 @@ fn setting(
     for value in &values {
         secrets::refuse_in(&format!("the key {full}"), value).map_err(|failure| failure.message)?;
     }
-    Ok(Setting { command: command.cloned(), option, values })
+    Ok(Setting { command: command.map(str::to_owned), option, values })
 }
 
 fn scalar(value: &Value) -> Option<String> {

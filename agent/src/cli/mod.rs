@@ -1,4 +1,5 @@
 //! The command line: arguments in, words or JSON and an exit code out. What is done is done elsewhere.
+#![expect(clippy::doc_markdown, reason = "help is written in doc comments, and shows backticks as they are")]
 
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -66,6 +66,7 @@ pub(super) enum LogLevel {
 
 /// How S3 is reached.
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_field_names, reason = "they are the names of options")]
 pub(super) struct S3 {
     /// The S3 server, unless it is Amazon's
     #[arg(

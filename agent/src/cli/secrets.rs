@@ -18,12 +18,11 @@ pub(super) const WHERE: &str = "passwords of the database go into a password fil
 pub(super) fn refuse_in_arguments(arguments: &[OsString]) -> Result<(), Failure> {
     for (number, argument) in arguments.iter().enumerate().skip(1) {
         let text = argument.to_string_lossy();
-        if let Some(option) = text.strip_prefix("--").map(|option| option.split('=').next().unwrap_or(option)) {
-            if is_secret_name(option) {
-                return Err(Failure::usage(format!(
-                    "argument {number} gives a secret, and every user of this machine can read arguments: {WHERE}"
-                )));
-            }
+        let option = text.strip_prefix("--").and_then(|option| option.split('=').next());
+        if option.is_some_and(is_secret_name) {
+            return Err(Failure::usage(format!(
+                "argument {number} gives a secret, and every user of this machine can read arguments: {WHERE}"
+            )));
         }
         let value = if text.starts_with("--") { text.split_once('=').map_or("", |(_, value)| value) } else { &text };
         refuse_in(&format!("argument {number}"), value)?;
@@ -50,11 +49,13 @@ pub(super) fn refuse_in(what: &str, value: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What a name of a secret has in it.
+const WORDS: [&str; 6] = ["password", "passwd", "passphrase", "secret", "token", "accesskey"];
+
 /// Whether something of that name is a secret: an option, a key of the configuration, a setting.
 pub(super) fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase().replace(['-', '_', '.'], "");
     let names_a_file = name.ends_with("file") || name.ends_with("path");
-    const WORDS: [&str; 6] = ["password", "passwd", "passphrase", "secret", "token", "accesskey"];
     !names_a_file && WORDS.iter().any(|word| name.contains(word))
 }
 

@@ -116,7 +116,7 @@ mod tests {
     #[case(500 << 20, "500 MiB")]
     #[case(1023 << 20, "1023 MiB")]
     #[case(u64::MAX, "16.0 EiB")]
-    fn bytes(#[case] bytes: u64, #[case] text: &str) {
+    fn sizes(#[case] bytes: u64, #[case] text: &str) {
         assert_eq!(Bytes(bytes).to_string(), text);
     }
 
@@ -129,7 +129,7 @@ mod tests {
     #[case(185.0, "3 min 05 s")]
     #[case(3725.0, "1 h 02 min")]
     #[case(273_600.0, "3 d 04 h")]
-    fn seconds(#[case] seconds: f64, #[case] text: &str) {
+    fn durations(#[case] seconds: f64, #[case] text: &str) {
         assert_eq!(Seconds(seconds).to_string(), text);
     }
 

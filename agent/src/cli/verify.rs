@@ -90,12 +90,11 @@ impl Arguments {
         }
         let failed = reports.iter().any(|report| report.verdict == Verdict::Failed);
         let text = || reports.iter().map(text).collect::<String>();
-        match (&self.backup, reports.as_slice()) {
-            (Selection::One(_), [report]) => output::report(global.output, report, text)?,
-            _ => {
-                let verdict = if failed { Verdict::Failed } else { Verdict::Passed };
-                output::report(global.output, &Reports { verdict, reports: &reports }, text)?;
-            }
+        if let (Selection::One(_), [report]) = (&self.backup, reports.as_slice()) {
+            output::report(global.output, report, text)?;
+        } else {
+            let verdict = if failed { Verdict::Failed } else { Verdict::Passed };
+            output::report(global.output, &Reports { verdict, reports: &reports }, text)?;
         }
         Ok(Found::wrong_if(failed))
     }

@@ -9,7 +9,7 @@ use super::exit::{self, Failure, Found};
 use super::options::Global;
 use super::output::{self, Format};
 use super::values;
-use crate::archive::{self, FetchRequest};
+use crate::archive::{self, ArchiveError, FetchRequest};
 use crate::engine::postgres::lsn::Lsn;
 
 /// The name of the command.
@@ -57,10 +57,18 @@ impl Arguments {
             threads: global.threads(),
         };
         let store = global.store().map_err(fatal)?;
-        archive::fetch(store, &request).map_err(|error| {
-            let code = error.fetch_exit_code(standby);
-            Failure { code, ..Failure::from(error) }
-        })?;
+        match archive::fetch(store, &request) {
+            Ok(()) => {}
+            // Every recovery comes to the end of the log: no reason to alarm whoever reads the server's log.
+            Err(error @ ArchiveError::PastTheEnd(_)) if global.output == Format::Text => {
+                tracing::info!("{error}");
+                return Ok(Found::Wrong);
+            }
+            Err(error) => {
+                let code = error.fetch_exit_code(standby);
+                return Err(Failure { code, ..Failure::from(error) });
+            }
+        }
         if global.output == Format::Json {
             output::print_json(&json!({ "file": request.name, "target": request.target })).map_err(fatal)?;
         }

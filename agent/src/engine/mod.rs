@@ -216,11 +216,11 @@ pub trait Copies {
     /// Where a tablespace has no place.
     fn links(&self, record: &Value, moved: &[(PathBuf, PathBuf)]) -> EngineResult<Vec<(String, PathBuf)>>;
 
-    /// Makes sure that no server runs on a directory.
+    /// Makes sure that no server runs on a directory, and that what is in it, if anything, is a copy of the same system.
     ///
     /// # Errors
-    /// Where one does, or may.
-    fn check_not_running(&self, data_directory: &Path) -> EngineResult<()>;
+    /// Where one does, or may; where it is another system's.
+    fn check_target(&self, data_directory: &Path, system_id: &str) -> EngineResult<()>;
 
     /// Adds to a copy what recovery needs beside its files, durably.
     ///
@@ -263,6 +263,10 @@ pub struct Choice {
     pub timeline: u32,
     /// The end of the log that is stored, as the engine writes positions.
     pub log_end: String,
+    /// Everything that was committed up to then is known to be stored.
+    pub complete_until: Timestamp,
+    /// Whether log behind that end is stored too: then what lies between is missing.
+    pub hole: bool,
 }
 
 /// A copy whose files are in place, and where it is to be recovered to.
@@ -280,6 +284,10 @@ pub struct LayDown<'a> {
     pub timeline: u32,
     /// The end of the log that is stored.
     pub log_end: &'a str,
+    /// Everything that was committed up to then is known to be stored.
+    pub complete_until: Timestamp,
+    /// Whether log behind that end is stored too.
+    pub hole: bool,
     /// What fetches log: put before `wal-fetch %f %p`.
     pub fetch_command: &'a str,
 }

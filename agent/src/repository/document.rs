@@ -55,7 +55,7 @@ struct Tagged<T> {
 }
 
 /// The bytes of a document.
-pub fn seal<T: Document>(body: &T) -> Vec<u8> {
+pub(super) fn seal<T: Document>(body: &T) -> Vec<u8> {
     let tagged = Tagged { kind: T::KIND.to_owned(), format: 1, body };
     // Our documents are plain structures with text keys: writing them to memory cannot fail.
     let mut bytes = serde_json::to_vec(&tagged).unwrap_or_default();
@@ -68,7 +68,7 @@ pub fn seal<T: Document>(body: &T) -> Vec<u8> {
 }
 
 /// Checks and reads a document's bytes.
-pub fn unseal<T: Document>(bytes: &[u8]) -> Result<T, DocumentFault> {
+pub(super) fn unseal<T: Document>(bytes: &[u8]) -> Result<T, DocumentFault> {
     let content_length = bytes.len().checked_sub(SEAL_LENGTH).ok_or(DocumentFault::Unsealed)?;
     let (content, sealing) = bytes.split_at(content_length);
     let stated = sealing
@@ -89,14 +89,14 @@ pub fn unseal<T: Document>(bytes: &[u8]) -> Result<T, DocumentFault> {
 }
 
 /// Reads and checks the document at `key`.
-pub fn read<T: Document>(store: &dyn Store, key: &Key) -> RepositoryResult<(T, Version)> {
+pub(super) fn read<T: Document>(store: &dyn Store, key: &Key) -> RepositoryResult<(T, Version)> {
     let object = store.get(key, T::LIMIT)?;
     let body = unseal(&object.body).map_err(|fault| Damage::of(key, fault.to_string()))?;
     Ok((body, object.version))
 }
 
 /// The document's bytes, ready for a store.
-pub fn sealed<T: Document>(body: &T) -> Bytes {
+pub(super) fn sealed<T: Document>(body: &T) -> Bytes {
     Bytes::from(seal(body))
 }
 

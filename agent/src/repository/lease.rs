@@ -16,7 +16,7 @@ use super::store::{Key, Store, Swapped, Version};
 use super::top::{System, random_bytes};
 
 /// How long a lease lasts without being renewed.
-pub const TERM: Duration = Duration::from_secs(60);
+pub const TERM: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Record {

@@ -115,22 +115,17 @@ pub(super) fn pack(
         |error| RepositoryError::Local { action: "reading", path: source.display().to_string(), source: error };
     let file = File::open(source).map_err(failed)?;
     let size = range.end - range.start;
-    let frames: Mutex<Vec<Option<(LogFrame, Vec<u8>)>>> = Mutex::new(vec![None; size.div_ceil(FRAME) as usize]);
-    in_parallel(
-        threads,
-        size.div_ceil(FRAME) as usize,
-        || Vec::new(),
-        |plain: &mut Vec<u8>, number| {
-            let offset = number as u64 * FRAME;
-            plain.resize((size - offset).min(FRAME) as usize, 0);
-            file.read_exact_at(plain, range.start + offset)?;
-            let stored = zstd::bulk::compress(plain, LEVEL)?;
-            let blake3 = blake3::hash(plain).to_hex().to_string();
-            let frame = LogFrame { stored: stored.len() as u32, size: plain.len() as u32, blake3 };
-            frames.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some((frame, stored));
-            Ok(())
-        },
-    )
+    let frames = Mutex::new(vec![None::<(LogFrame, Vec<u8>)>; size.div_ceil(FRAME) as usize]);
+    in_parallel(threads, size.div_ceil(FRAME) as usize, Vec::new, |plain: &mut Vec<u8>, number| {
+        let offset = number as u64 * FRAME;
+        plain.resize((size - offset).min(FRAME) as usize, 0);
+        file.read_exact_at(plain, range.start + offset)?;
+        let stored = zstd::bulk::compress(plain, LEVEL)?;
+        let blake3 = blake3::hash(plain).to_hex().to_string();
+        let frame = LogFrame { stored: stored.len() as u32, size: plain.len() as u32, blake3 };
+        frames.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some((frame, stored));
+        Ok(())
+    })
     .map_err(failed)?;
     let frames: Vec<(LogFrame, Vec<u8>)> =
         frames.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect();
@@ -397,13 +392,13 @@ impl Log<'_> {
 pub(super) fn write_whole(target: &Path, fill: impl FnOnce(&File) -> RepositoryResult<()>) -> RepositoryResult<()> {
     let failed =
         |error| RepositoryError::Local { action: "writing", path: target.display().to_string(), source: error };
-    let mut name = target.file_name().unwrap_or_default().to_owned();
-    name.push(".holdfast-part");
-    let part = target.with_file_name(name);
+    let mut part_name = target.file_name().unwrap_or_default().to_owned();
+    part_name.push(".holdfast-part");
+    let part = target.with_file_name(part_name);
     step("write the log file beside its place");
-    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&part).map_err(failed)?;
-    let filled = fill(&file).and_then(|()| {
-        file.flush().map_err(failed)?;
+    let mut out = File::options().write(true).create(true).truncate(true).mode(0o600).open(&part).map_err(failed)?;
+    let filled = fill(&out).and_then(|()| {
+        out.flush().map_err(failed)?;
         step("rename the log file into its place");
         std::fs::rename(&part, target).map_err(failed)
     });
@@ -422,7 +417,6 @@ mod tests {
 
     use super::*;
     use crate::repository::Repository;
-    use crate::repository::store::Store as _;
     use crate::repository::store::memory::MemoryStore;
 
     fn system() -> System {
@@ -492,7 +486,8 @@ mod tests {
             let source = tempfile::NamedTempFile::new().unwrap();
             std::fs::write(source.path(), &other).unwrap();
             let refused = system.log("a0").push(&file(), source.path(), 1);
-            prop_assert!(matches!(refused, Err(RepositoryError::Conflict { .. })));
+            let is_conflict = matches!(refused, Err(RepositoryError::Conflict { .. }));
+            prop_assert!(is_conflict);
             prop_assert!(system.log("a0").read(&file()).unwrap() == one);
         }
     }

@@ -24,6 +24,19 @@ impl BackupId {
         Self(format!("{}-{fraction:06x}", time.strftime("%Y%m%dT%H%M%SZ")))
     }
 
+    /// A new name for a backup begun at `time`, behind `newest` in the order of names: also where both are begun in
+    /// one second, or the clock went back.
+    pub fn after(newest: Option<&Self>, time: Timestamp) -> Self {
+        let named = Self::new(time);
+        let Some(Self(newest)) = newest.filter(|newest| **newest >= named) else {
+            return named;
+        };
+        // What is behind the last name of a second belongs to no second that a clock shows; the order is what counts.
+        let number = u32::from_str_radix(&newest[17..], 16).unwrap_or_default();
+        let number = (number + 1 + u32::from(super::top::random_bytes()[0])).min(0xff_ffff);
+        Self(format!("{}-{number:06x}", &newest[..16]))
+    }
+
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -188,6 +201,20 @@ impl Manifest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_backup_is_named_behind_the_newest_whatever_the_clock_says() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let name = |text: &str| text.parse::<BackupId>().unwrap();
+        let newest = name("20260131T235959Z-ffff00");
+        for time in ["2026-01-31T23:59:59.9Z", "2026-01-30T00:00:00Z"] {
+            let id = BackupId::after(Some(&newest), at(time));
+            assert!(id > newest && id.as_str().starts_with("20260131T235959Z-ffff"), "{id}");
+        }
+        let later = BackupId::after(Some(&newest), at("2026-02-01T00:00:00Z"));
+        assert!(later.as_str().starts_with("20260201T000000Z-"), "{later}");
+        assert!(BackupId::after(None, at("2026-01-30T00:00:00Z")).as_str().starts_with("20260130T000000Z-"));
+    }
 
     #[test]
     fn names_of_backups_sort_by_age_also_within_a_second() {

@@ -355,7 +355,7 @@ fn expand(stored: &[u8], plain: usize) -> Result<Vec<u8>, String> {
 }
 
 /// Whether a path stays below the directory it is joined to.
-pub fn is_safe_path(path: &str) -> bool {
+pub(super) fn is_safe_path(path: &str) -> bool {
     !path.is_empty()
         && path.len() <= 4096
         && !path.contains('\0')
@@ -520,7 +520,9 @@ mod tests {
         })
     }
 
-    fn named(map: &PageMap) -> Vec<(PageHash, Option<(PackRef, u16, u16)>)> {
+    type Named = (PageHash, Option<(PackRef, u16, u16)>);
+
+    fn named(map: &PageMap) -> Vec<Named> {
         map.table
             .hashes
             .iter()

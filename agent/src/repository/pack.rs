@@ -43,11 +43,11 @@ fn truncated(hash: blake3::Hash) -> PageHash {
 
 /// The digest of a frame: that of its pages' hashes, one after the other.
 pub(super) fn frame_digest<'a>(hashes: impl Iterator<Item = &'a PageHash>) -> PageHash {
-    let mut hasher = blake3::Hasher::new();
-    for hash in hashes {
-        hasher.update(hash);
+    let mut digest = blake3::Hasher::new();
+    for page in hashes {
+        digest.update(page);
     }
-    truncated(hasher.finalize())
+    truncated(digest.finalize())
 }
 
 /// A pack that is being filled.
@@ -280,7 +280,9 @@ mod tests {
             prop_assert_ne!(plain.sha256(), salted.sha256());
             let (plain, salted) = (plain.finish(), salted.finish());
             let index = |bytes: &Bytes| parse_index(bytes, bytes.len() as u64).unwrap();
-            prop_assert_eq!(&index(&salted)[..frames.len()], index(&plain).as_slice());
+            let (mut with_salt, without) = (index(&salted), index(&plain));
+            with_salt.truncate(frames.len());
+            prop_assert_eq!(with_salt, without);
         }
 
         #[test]

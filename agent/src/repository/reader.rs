@@ -161,15 +161,10 @@ pub fn read_pages(
     sink: &dyn PageSink,
 ) -> RepositoryResult<()> {
     let packs: Vec<&[Run]> = runs.chunk_by(|a, b| a.place.pack == b.place.pack).collect();
-    in_parallel(
-        threads,
-        packs.len(),
-        || Decoder::new(),
-        |decoder, number| {
-            let runs = packs[number];
-            PackReading::open(system, batch.packs[runs[0].place.pack as usize])?.pages(batch, runs, decoder, sink)
-        },
-    )
+    in_parallel(threads, packs.len(), Decoder::new, |decoder, number| {
+        let runs = packs[number];
+        PackReading::open(system, batch.packs[runs[0].place.pack as usize])?.pages(batch, runs, decoder, sink)
+    })
 }
 
 /// Does `count` pieces of work in `threads` threads, each with a tool of its own; the first failure ends it.

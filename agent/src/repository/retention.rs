@@ -137,10 +137,9 @@ mod tests {
         kinds
             .char_indices()
             .map(|(day, kind)| {
-                let started = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * (day as i64 + 1));
+                let started = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * (day.cast_signed() as i64 + 1));
                 let id = format!("{}-{day:06x}", started.strftime("%Y%m%dT%H%M%SZ")).parse().unwrap();
-                let (verified, proven) =
-                    (kind.to_ascii_lowercase() != '-' && kind != '=', kind.eq_ignore_ascii_case(&'p'));
+                let (verified, proven) = (kind != '-' && kind != '=', kind.eq_ignore_ascii_case(&'p'));
                 Candidate { id, started, verified, proven, pinned: kind.is_ascii_uppercase() || kind == '=' }
             })
             .collect()

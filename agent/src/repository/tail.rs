@@ -219,9 +219,10 @@ impl Log<'_> {
                 let from = container.header.from;
                 // The pieces of a generation are numbered from its own number on, without a gap.
                 let wanted = Self::piece_key(&self.tail_directory(file)?, piece.generation + newest.len() as u32);
-                let what = match wanted == key {
-                    true => format!("it begins at byte {from} instead of {expected}"),
-                    false => format!("it is missing: the next piece begins at byte {from} instead of {expected}"),
+                let what = if wanted == key {
+                    format!("it begins at byte {from} instead of {expected}")
+                } else {
+                    format!("it is missing: the next piece begins at byte {from} instead of {expected}")
                 };
                 return Err(Damage::of(&wanted, what).into());
             }

@@ -233,7 +233,7 @@ impl Writing<'_> {
             match self.file(batch, number, true).and_then(|file| file.write_all_at(bytes, offset)) {
                 // Not every file system knows such writes; whatever was written is written again.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                    self.direct.store(false, Ordering::Relaxed)
+                    self.direct.store(false, Ordering::Relaxed);
                 }
                 written => return written,
             }

@@ -20,10 +20,9 @@ pub(super) fn path(directory: &Path) -> PathBuf {
     directory.join(NAME)
 }
 
-/// The marker of an unfinished restore; one that cannot be read is of an unfinished restore too.
-pub(super) fn read(directory: &Path) -> Option<Option<Marker>> {
-    let bytes = std::fs::read(path(directory)).ok()?;
-    Some(serde_json::from_slice(&bytes).ok())
+/// Whether there is the mark of an unfinished restore, whatever it says.
+pub(super) fn exists(directory: &Path) -> bool {
+    path(directory).exists()
 }
 
 pub(super) fn write(directory: &Path, marker: &Marker) -> std::io::Result<()> {

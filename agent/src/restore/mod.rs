@@ -10,6 +10,7 @@ mod place;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -96,6 +97,10 @@ pub struct Chosen {
     pub timeline: u32,
     /// The position behind which nothing is known, as the engine writes positions.
     pub log_end: String,
+    /// Everything that was committed up to then is known to be stored.
+    pub complete_until: Timestamp,
+    /// Whether log behind that position is stored too.
+    pub hole: bool,
 }
 
 /// Restores a backup.
@@ -108,13 +113,12 @@ pub fn restore(home: &Home, request: &RestoreRequest, progress: &Progress) -> Re
     let copies = engine::copies(&chosen.manifest.engine)?;
     let (restored, laid) = lay_chosen(home, &chosen, request, progress)?;
     let mut notes = laid.notes;
-    let reached = match request.recover {
-        true => {
-            let reached = copies.recover(&lay_down(&chosen, request), request.bin_directory.as_deref())?;
-            notes.extend(reached.notes);
-            Some(reached.record)
-        }
-        false => None,
+    let reached = if request.recover {
+        let reached = copies.recover(&lay_down(&chosen, request), request.bin_directory.as_deref())?;
+        notes.extend(reached.notes);
+        Some(reached.record)
+    } else {
+        None
     };
     Ok(RestoreReport {
         backup_id: chosen.id,
@@ -137,7 +141,7 @@ pub(crate) fn lay_chosen(
 ) -> Result<(Restored, Laid), RestoreError> {
     let copies = engine::copies(&chosen.manifest.engine)?;
     let links = copies.links(&chosen.manifest.engine_record, &request.tablespaces)?;
-    copies.check_not_running(&request.data_directory)?;
+    copies.check_target(&request.data_directory, &chosen.manifest.system_id)?;
     let prepared = place::prepare(request, chosen, &links, copies.last_file())?;
     let restored = files::write(home, chosen, request, &prepared, copies.last_file(), progress)?;
     let laid = copies.lay_down(&lay_down(chosen, request))?;
@@ -154,6 +158,8 @@ pub(crate) fn lay_down<'a>(chosen: &'a Chosen, request: &'a RestoreRequest) -> L
         target: &request.target,
         timeline: chosen.timeline,
         log_end: &chosen.log_end,
+        complete_until: chosen.complete_until,
+        hole: chosen.hole,
         fetch_command: &request.fetch_command,
     }
 }
@@ -199,7 +205,8 @@ pub fn choose(home: &Home, request: &RestoreRequest) -> Result<Chosen, RestoreEr
     let found = copies.choose(&choice)?;
     let id: BackupId = records[found.backup].0.parse().map_err(RepositoryError::Absent)?;
     let (manifest, sha256) = home.system.manifest(lineage, &id)?;
-    Ok(Chosen { id, manifest, sha256, timeline: found.timeline, log_end: found.log_end })
+    let engine::Choice { timeline, log_end, complete_until, hole, .. } = found;
+    Ok(Chosen { id, manifest, sha256, timeline, log_end, complete_until, hole })
 }
 
 /// Whether the newest check of a backup said that it is damaged.

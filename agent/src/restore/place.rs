@@ -85,7 +85,7 @@ pub(super) fn prepare(
     last_file: &str,
 ) -> Result<Prepared, PlaceError> {
     let directory = &request.data_directory;
-    let resumed = marker::read(directory).is_some();
+    let resumed = marker::exists(directory);
     let reuse = resumed || request.delta;
     if !directory.exists() {
         make_directory(directory)?;
@@ -196,7 +196,7 @@ fn make_tree(
 ///
 /// # Errors
 /// Of the directory.
-pub fn finish(root: &Path, last_file: &str) -> Result<(), PlaceError> {
+pub(super) fn finish(root: &Path, last_file: &str) -> Result<(), PlaceError> {
     let control = root.join(last_file);
     let part = unfinished(&control);
     sync_parent(&control)?;

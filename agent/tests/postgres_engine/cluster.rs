@@ -15,21 +15,22 @@ use rustix::process::{Pid, Signal, kill_process};
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 pub(crate) const PORT: u16 = 5432;
 
-/// The programs to test with: the oldest version installed.
+/// The programs to test with: those in `HOLDFAST_TEST_PG_BIN`, or the oldest version installed.
 pub(crate) fn bin() -> PathBuf {
+    if let Some(named) = std::env::var_os("HOLDFAST_TEST_PG_BIN") {
+        return named.into();
+    }
     (15..=18).find_map(|major| find_bin(major, None).ok()).expect("PostgreSQL is not installed")
 }
 
 /// Who runs servers here: PostgreSQL refuses to be root.
 fn user() -> Option<(u32, u32)> {
-    if !rustix::process::geteuid().is_root() {
-        return None;
-    }
+    static USER: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     let id = |flag| {
         let output = Command::new("id").args([flag, "postgres"]).output().unwrap();
-        String::from_utf8(output.stdout).unwrap().trim().parse().expect("there is no user postgres")
+        String::from_utf8(output.stdout).unwrap().trim().parse::<u32>().expect("there is no user postgres")
     };
-    Some((id("-u"), id("-g")))
+    *USER.get_or_init(|| rustix::process::geteuid().is_root().then(|| (id("-u"), id("-g"))))
 }
 
 /// A command that runs as that user.

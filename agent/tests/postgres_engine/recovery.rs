@@ -215,7 +215,7 @@ fn a_server_that_is_dropped_is_gone_and_its_directory_free() {
 fn the_programs_of_the_clusters_version_are_found() {
     let cluster = Cluster::new();
     let major = control::major_version(&cluster.data()).unwrap();
-    let found = find_bin(major, None).unwrap();
+    let found = find_bin(major, Some(bin().as_path())).unwrap();
     let output = succeed(command(found.join("pg_ctl")).arg("--version"));
     assert!(String::from_utf8(output.stdout).unwrap().contains(&format!(" {major}.")));
 }

@@ -25,8 +25,10 @@ fn tablespaces_come_back_where_they_were_or_where_they_are_mapped(#[values(Major
     let place = Scratch::new();
     let (far, elsewhere) = (place.directory("far"), place.path().join("else where"));
     site.server.sql(&format!("CREATE TABLESPACE far LOCATION '{}'", far.display()));
-    // Statements one by one: a tablespace is made in no transaction.
-    site.server.psql("SET allow_in_place_tablespaces = on; CREATE TABLESPACE near LOCATION ''");
+    let mut session = site.server.client("postgres");
+    // One by one: a tablespace is made in no transaction.
+    session.batch_execute("SET allow_in_place_tablespaces = on").unwrap();
+    session.batch_execute("CREATE TABLESPACE near LOCATION ''").unwrap();
     site.server.sql(&table("distant", "", "TABLESPACE far"));
     site.server.sql(&table("inside", "", "TABLESPACE near"));
     site.backup();

@@ -22,13 +22,13 @@ const PROBES: &str = r#"
 [[probe]]
 name = "orders"
 database = "postgres"
-query = "SELECT count(*) FROM orders"
+query = "SELECT count(*) FROM public.orders"
 expect = { matches_source = true }
 
 [[probe]]
 name = "total"
 database = "postgres"
-query = "SELECT sum(amount) FROM orders"
+query = "SELECT sum(amount) FROM public.orders"
 expect = { min = 100, max = 100 }
 "#;
 
@@ -112,8 +112,8 @@ fn a_probe_that_answers_wrongly_fails_the_drill_and_says_what_it_saw() {
             "probe total: it answered 70, expected at least 100"
         ]
     );
-    let line = site.list()["backups"][0].clone();
-    assert!(line["proven"].is_null() && !line["failed"].is_null(), "{line}");
+    let listed = site.list()["backups"][0].clone();
+    assert!(listed["proven"].is_null() && !listed["failed"].is_null(), "{listed}");
     let words = site.agent.run(&drill);
     words.expect_code(1);
     assert_names(&words.stdout, &["FAILED", "it answered 7, the source answered 10"]);
@@ -208,7 +208,7 @@ fn a_drill_to_a_point_in_time_looks_at_that_point_and_keeps_the_copy_where_asked
     site.archive_all();
     let file = probes(
         &site,
-        "[[probe]]\nname='steps'\ndatabase='postgres'\nquery='SELECT max(step) FROM steps'\nexpect={ equals='1' }\n",
+        "[[probe]]\nname='steps'\ndatabase='postgres'\nquery='SELECT max(step) FROM public.steps'\nexpect={ equals='1' }\n",
     );
     let scratch = Scratch::new();
     let place = ["--scratch", scratch.path().to_str().unwrap(), "--probes", file.to_str().unwrap()];

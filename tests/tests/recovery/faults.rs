@@ -36,7 +36,7 @@ fn a_backup_whose_store_fills_up_fails_and_is_not_listed() {
     let first = text(&site.backup()["backup_id"]);
     site.server.sql(&noise(40_000));
     let outcome = site.agent.run(&["--output", "json", "backup", "--data-dir", site.data()]);
-    assert_names(&refused(&outcome, 3), &["No space left on device"]);
+    assert_names(&refused(&outcome, 3), &["no space left", repository.to_str().unwrap(), "run the command again"]);
     assert_eq!(site.backups(), [first.as_str()]);
     assert!(!site.server.value::<bool>(
         "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query ~ 'pg_backup_start' AND pid <> pg_backend_pid())"
@@ -84,6 +84,7 @@ fn a_restore_onto_a_volume_that_is_too_small_is_refused_before_anything_is_writt
     let error = refused(&site.agent.run(&command), 3);
     assert_names(&error, &[data.to_str().unwrap(), &whole.to_string(), "bytes free", "nothing was written"]);
     assert_eq!(files_below(disk.path()), [] as [&Path; 0]);
+    fs::remove_dir(&data).unwrap();
 
     let command = ["--output", "json", "drill", "--scratch", disk.path().to_str().unwrap()];
     assert_names(&refused(&site.agent.run(&command), 3), &[&whole.to_string(), "bytes free"]);
@@ -100,7 +101,7 @@ fn a_drill_that_runs_out_of_space_proves_nothing_and_cleans_up() {
     let disk = SmallDisk::mount(whole + 8 * MIB);
     let outcome = site.agent.run(&["--output", "json", "drill", "--scratch", disk.path().to_str().unwrap()]);
     assert!(matches!(outcome.code(), Some(1 | 3)), "{outcome:?}");
-    assert_names(&format!("{}{}", outcome.stdout, outcome.stderr), &["No space left on device"]);
+    assert_names(&format!("{}{}", outcome.stdout, outcome.stderr), &["wal-fetch", "No space left on device"]);
     assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 0, "the drill leaves nothing behind");
     assert!(site.list()["backups"][0]["proven"].is_null());
 

@@ -4,7 +4,8 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "a test: it panics where something is wrong"
+    unreachable_pub,
+    reason = "a test: it panics where something is wrong, and its modules are its own"
 )]
 
 mod archiving;

@@ -146,8 +146,8 @@ fn targets_outside_of_what_is_stored_are_refused_with_what_is_possible() {
         ["from_time", "from_position", "until_time", "until_position"].map(|name| text(&window[name]));
     assert_eq!(Some(first_lsn.as_str()), backup["stop_lsn"].as_str());
 
-    let early = rfc3339(start - Duration::from_secs(60));
-    let late = rfc3339(site.now() + Duration::from_secs(60));
+    let early = rfc3339(start - Duration::from_mins(1));
+    let late = rfc3339(site.now() + Duration::from_mins(1));
     let refused_by = |arguments: &[&str]| refused(&site.try_restore(&[&["--recover"], arguments].concat()), 3);
     assert_names(&refused_by(&["--target-time", &early]), &[&first_time, &first_lsn]);
     assert_names(&refused_by(&["--target-time", &late]), &[&last_time, &last_lsn, "latest"]);
@@ -194,7 +194,7 @@ fn a_second_backup_is_told_that_one_runs_and_a_prune_too() {
     let other = site.second_agent();
     let first = site.paused_backup(&other, "copy the server's files");
     let error = refused(&site.agent.run(&["--output", "json", "backup", "--data-dir", site.data()]), 3);
-    assert_names(&error, &["backup", "runs", &first.pid().to_string()]);
+    assert_names(&error, &["another backup", "is running", &first.pid().to_string()]);
     let error = refused(&site.agent.run(&["--output", "json", "prune", "--keep", "1"]), 3);
     assert_names(&error, &["backup"]);
     // Reading goes on beside it.

@@ -86,7 +86,10 @@ fn with_no_verified_backup_or_one_nothing_is_removed() {
     let prune = ["prune", "--keep", "2", "--grace", "0s"];
     let plan = site.agent.json(&prune);
     assert_eq!(decisions(&plan), ["too-few-verified"; 3]);
-    assert_eq!(removed(&plan), BTreeSet::new());
+    // Only log from before the first backup goes: nothing could be made of it.
+    let gone: Vec<_> = removed(&plan).iter().map(|key| key.file_name().unwrap().to_owned()).collect();
+    assert_eq!(gone, ["000000010000000000000001"]);
+    let log: Vec<_> = log.into_iter().filter(|name| name != "000000010000000000000001").collect();
     site.agent.run(&["verify", &ids[0]]).expect_code(0);
     assert_eq!(decisions(&site.agent.json(&prune)), ["too-few-verified"; 3]);
     assert_eq!((site.backups(), stored_log(&site)), (ids.clone(), log));

@@ -92,7 +92,7 @@ impl Site {
     #[track_caller]
     pub fn watch(&self) -> Watch {
         let agent = self.second_agent();
-        let running = agent.spawn(&["--output", "json", "watch", "--interval", "200ms", "--data-dir", self.data()]);
+        let running = agent.spawn(&["--output", "json", "watch", "--interval", "1s", "--data-dir", self.data()]);
         Watch { running, _agent: agent }
     }
 
@@ -220,7 +220,8 @@ pub fn text(value: &Value) -> String {
 /// A time as the agent writes it.
 #[track_caller]
 pub fn instant(text: &str) -> SystemTime {
-    text.parse::<jiff::Timestamp>().unwrap().into()
+    let since_1970 = text.parse::<jiff::Timestamp>().unwrap().as_microsecond();
+    SystemTime::UNIX_EPOCH + Duration::from_micros(since_1970.try_into().unwrap())
 }
 
 /// A time as `--target-time` takes it.
@@ -251,9 +252,10 @@ pub fn files_below(root: &Path) -> Vec<PathBuf> {
     while let Some(directory) = directories.pop() {
         for entry in std::fs::read_dir(&directory).unwrap() {
             let path = entry.unwrap().path();
-            match path.symlink_metadata().unwrap().is_dir() {
-                true => directories.push(path),
-                false => files.push(path.strip_prefix(root).unwrap().to_path_buf()),
+            if path.symlink_metadata().unwrap().is_dir() {
+                directories.push(path);
+            } else {
+                files.push(path.strip_prefix(root).unwrap().to_path_buf());
             }
         }
     }

@@ -81,7 +81,7 @@ fn a_standby_that_is_promoted_during_its_backup_has_none(#[values(Major::V15, Ma
     follower.server.promote();
     backup.resume();
     let error = refused(&backup.wait(PATIENCE), 3);
-    assert_names(&error, &["promoted"]);
+    assert_names(&error, &["void", "was a standby when it began and was a primary when it ended"]);
     assert_eq!(site.backups(), before);
 }
 

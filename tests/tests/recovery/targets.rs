@@ -94,6 +94,8 @@ fn every_target_gives_exactly_the_rows_acknowledged_before_it(
 fn an_incremental_backup_stores_only_what_changed(#[values(Major::V15, Major::V18)] major: Major) {
     let site = Site::new(major);
     site.server.sql("CREATE TABLE filler AS SELECT n, repeat('x', 1000) AS text FROM generate_series(1, 20000) n");
+    site.server.psql("VACUUM (FREEZE) filler");
+    site.server.sql("CREATE INDEX ON filler (n)");
     let full = site.backup();
     assert!(full["previous"].is_null());
     site.server.sql("UPDATE filler SET text = 'changed' WHERE n = 777; CHECKPOINT");
@@ -129,7 +131,7 @@ fn a_target_on_an_idle_server_is_reached_and_one_past_the_log_is_refused(
     assert_eq!((seen.required, seen.excluded), (record.rows.len(), 0));
     assert_names(&copy.report["notes"].to_string(), &["no transaction was committed after the target time"]);
 
-    let late = site.now() + Duration::from_secs(3600);
+    let late = site.now() + Duration::from_hours(1);
     let error = refused(&site.try_restore(&["--recover", "--target-time", &rfc3339(late)]), 3);
     let last = text(&site.list()["windows"][0]["until_time"]);
     assert_names(&error, &["is after the last point that can be recovered", &last]);
@@ -143,7 +145,7 @@ fn a_time_after_the_last_stored_commit_is_refused_where_nobody_knows_that_nothin
     site.backup();
     site.server.sql("INSERT INTO ledger VALUES (0, 1, 'x', '')");
     site.archive_all();
-    let late = rfc3339(site.now() + Duration::from_secs(60));
+    let late = rfc3339(site.now() + Duration::from_mins(1));
     site.server.sql("INSERT INTO ledger VALUES (0, 2, 'never archived', '')");
     let outcome = site.try_restore(&["--recover", "--target-time", &late]);
     assert_ne!(outcome.code(), Some(0), "{}{}", outcome.stdout, outcome.stderr);

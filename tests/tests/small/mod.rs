@@ -11,7 +11,7 @@ use holdfast_tests::postgres::{Major, Options, Server};
 use holdfast_tests::repository::{self, Kind};
 use serde_json::Value;
 
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_mins(1);
 
 /// A server that archives to the repository that [`Small::point_at`] names, and that keeps its log.
 pub struct Small {

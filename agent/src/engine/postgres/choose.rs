@@ -15,6 +15,7 @@ struct Candidate {
     record: PostgresRecord,
     history: History,
     end: Lsn,
+    hole: bool,
     /// Everything committed up to then is stored; and nothing is stored that is not known to be complete.
     until: Option<(Timestamp, bool)>,
 }
@@ -34,7 +35,14 @@ pub(super) fn choose(choose: &Choose<'_>) -> EngineResult<Choice> {
         Target::Immediate => choose.timeline.unwrap_or(chosen.record.timeline.0),
         _ => chosen.history.timeline().0,
     };
-    Ok(Choice { backup: chosen.index, timeline, log_end: chosen.end.to_string() })
+    let known = chosen.until.map_or(chosen.record.stop_time, |(until, _)| until.max(chosen.record.stop_time));
+    Ok(Choice {
+        backup: chosen.index,
+        timeline,
+        log_end: chosen.end.to_string(),
+        complete_until: known,
+        hole: chosen.hole,
+    })
 }
 
 fn candidates(choose: &Choose<'_>) -> EngineResult<Vec<Candidate>> {
@@ -49,12 +57,12 @@ fn candidates(choose: &Choose<'_>) -> EngineResult<Vec<Candidate>> {
         if !history.contains(record.timeline, record.stop_lsn) {
             continue;
         }
-        let (end, on, _) = stored.reach(record.start_lsn, record.timeline, &history);
+        let (end, on, missing) = stored.reach(record.start_lsn, record.timeline, &history);
         let until = choose.stock.position.as_ref().and_then(|(branch, position, until)| {
             let position: Lsn = position.parse().ok()?;
             (*branch == on.hex() && position <= end).then_some((*until, position == end))
         });
-        candidates.push(Candidate { index, name: name.clone(), record, history, end, until });
+        candidates.push(Candidate { index, name: name.clone(), record, history, end, hole: missing.is_some(), until });
     }
     if candidates.is_empty() {
         return Err(EngineError::Refused(format!(
@@ -117,8 +125,9 @@ mod tests {
 
     /// A backup that lies within one segment, and is as many seconds old as its number.
     fn backup(number: u64) -> (String, serde_json::Value) {
-        let time = Timestamp::from_second(number as i64).unwrap();
+        let time = Timestamp::from_second(number.cast_signed()).unwrap();
         let record = PostgresRecord {
+            superuser: "postgres".to_owned(),
             version_num: 150_000,
             start_lsn: Lsn(number * SIZE + 0x28),
             stop_lsn: Lsn(number * SIZE + 0x100),
@@ -178,7 +187,7 @@ mod tests {
             let noted = Timestamp::from_second(until).unwrap();
             stock.position = Some(("00000001".to_owned(), Lsn(21 * SIZE).to_string(), noted));
             let chosen = super::choose(&Choose { target: &time, timeline: None, backups: &backups, stock: &stock });
-            let fitting = numbers.iter().rposition(|&number| number as i64 <= second);
+            let fitting = numbers.iter().rposition(|&number| number.cast_signed() <= second);
             match chosen {
                 Ok(choice) => prop_assert_eq!((Some(choice.backup), second <= until), (fitting, true)),
                 Err(error) => prop_assert!(fitting.is_none() || second > until, "{error}"),

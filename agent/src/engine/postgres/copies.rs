@@ -72,8 +72,9 @@ impl Copies for PostgresCopies {
         lay_down::links(&PostgresRecord::parse(record)?, moved)
     }
 
-    fn check_not_running(&self, data_directory: &Path) -> EngineResult<()> {
-        lay_down::check_not_running(data_directory)
+    fn check_target(&self, data_directory: &Path, system_id: &str) -> EngineResult<()> {
+        lay_down::check_not_running(data_directory)?;
+        lay_down::check_same_system(data_directory, system_id)
     }
 
     fn lay_down(&self, copy: &LayDown<'_>) -> EngineResult<Laid> {
@@ -102,8 +103,11 @@ impl LogNeeds for Needs {
             return true;
         };
         match WalFileName::parse(&file.name, size) {
-            Ok(WalFileName::Segment(segment) | WalFileName::Partial(segment)) => self.needs(segment.number),
-            Ok(WalFileName::BackupHistory { segment, .. }) => self.needs(segment.number),
+            Ok(
+                WalFileName::Segment(segment)
+                | WalFileName::Partial(segment)
+                | WalFileName::BackupHistory { segment, .. },
+            ) => self.needs(segment.number),
             // Histories are small, and what is not ours is left alone.
             Ok(WalFileName::History(_)) | Err(_) => true,
         }
@@ -231,7 +235,7 @@ impl Stored {
             .chain(noted.map(|(timeline, _)| timeline))
             .filter(|timeline| *timeline > history.timeline() && !self.histories.contains_key(timeline))
             .min()
-            .map(|timeline| log_name(timeline, format!("{}.history", timeline.hex())))
+            .map(|timeline| log_name(timeline, &format!("{}.history", timeline.hex())))
     }
 }
 
@@ -278,6 +282,7 @@ mod tests {
     fn record(timeline: u32, number: u64) -> Value {
         let at = |offset: u64| Lsn(number * SIZE + offset);
         serde_json::to_value(PostgresRecord {
+            superuser: "postgres".to_owned(),
             version_num: 150_000,
             start_lsn: at(0x28),
             stop_lsn: at(0x100),
@@ -323,7 +328,7 @@ mod tests {
             let mut stock = stock(numbers.iter().map(|&number| segment(1, number)));
             stock.tails = tails.iter().map(|(&number, &end)| (segment(1, number), end, None)).collect();
             let window = window(&record(1, start), &stock);
-            let missing = (start..).find(|number| !numbers.contains(number)).unwrap();
+            let missing = (start..100).find(|number| !numbers.contains(number)).unwrap();
             let end = Lsn(missing * SIZE + tails.get(&missing).copied().unwrap_or(0));
             prop_assert_eq!(window.until_position, end.max(Lsn(start * SIZE + 0x100)).to_string());
             let later = numbers.iter().chain(tails.keys()).any(|&number| number > missing);

@@ -275,6 +275,7 @@ impl Snapshot for OpenSnapshot {
         let databases = inventory(&self.options).map_err(EngineError::from)?.databases;
         let record = PostgresRecord {
             version_num: self.facts.version_num,
+            superuser: self.facts.superuser.clone(),
             start_lsn: self.started.start_lsn,
             stop_lsn: stopped.stop_lsn,
             timeline: self.started.timeline,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, test_kill_process};
 
+use super::control;
 use super::lsn::{Lsn, Timeline};
 use super::record::PostgresRecord;
 use super::recovery_options::{RecoveryTarget, TargetAction, recovery_arguments, strip_recovery_settings};
@@ -53,6 +54,19 @@ pub(super) fn check_not_running(data_directory: &Path) -> EngineResult<()> {
         data_directory.display(),
         pid.map_or(0, Pid::as_raw_pid)
     )))
+}
+
+/// Another database is never written over.
+pub(super) fn check_same_system(data_directory: &Path, system_id: &str) -> EngineResult<()> {
+    // Without a control file that can be read it is no database, or one that is being restored into.
+    match control::read(data_directory) {
+        Ok(control) if control.system_identifier.to_string() != system_id => Err(EngineError::Refused(format!(
+            "{} holds a database of system {}, and the backup is of system {system_id}: nothing was touched",
+            data_directory.display(),
+            control.system_identifier
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Writes the label, the tablespace map and the recovery signal, and takes out settings that a copy must not inherit.
@@ -114,16 +128,34 @@ pub(super) fn arguments(copy: &LayDown<'_>, action: TargetAction) -> EngineResul
         Target::Position(position) => RecoveryTarget::Lsn(lsn(position)?),
         Target::Name(name) => RecoveryTarget::Name(name.clone()),
     };
-    Ok(recovery_arguments(&target, &format!("{} wal-fetch %f %p", copy.fetch_command), Timeline(copy.timeline), action))
+    let until = log_wanted(copy)?.map_or_else(String::new, |end| format!(" --until {end}"));
+    let fetch = format!("{} wal-fetch{until} %f %p", copy.fetch_command);
+    Ok(recovery_arguments(&target, &fetch, Timeline(copy.timeline), action))
+}
+
+/// Up to where log is given out, where that is not all. A server reads ahead of what it replays: it would ask for log
+/// behind its target, and stop with an error where that is missing.
+fn log_wanted(copy: &LayDown<'_>) -> EngineResult<Option<String>> {
+    Ok(match copy.target {
+        // To the end of its last segment: a server notices only at the next record that it is consistent.
+        Target::Immediate => {
+            let record = PostgresRecord::parse(copy.record)?;
+            Some(record.segment(record.segments().1).end().to_string())
+        }
+        Target::Time(_) | Target::Position(_) | Target::Name(_) if copy.hole => Some(copy.log_end.to_owned()),
+        _ => None,
+    })
 }
 
 /// Settings that make a server recover the copy to the end of the log that was stored when it was chosen, and no further.
-pub(super) fn arguments_to_end(copy: &LayDown<'_>, action: TargetAction) -> Vec<(String, String)> {
-    let fetch = format!("{} wal-fetch --until {} %f %p", copy.fetch_command, copy.log_end);
-    recovery_arguments(&RecoveryTarget::Latest, &fetch, Timeline(copy.timeline), action)
+pub(super) fn arguments_to_end(copy: &LayDown<'_>, action: TargetAction) -> EngineResult<Vec<(String, String)>> {
+    let end = log_wanted(copy)?.unwrap_or_else(|| copy.log_end.to_owned());
+    let fetch = format!("{} wal-fetch --until {end} %f %p", copy.fetch_command);
+    Ok(recovery_arguments(&RecoveryTarget::Latest, &fetch, Timeline(copy.timeline), action))
 }
 
-fn lsn(position: &str) -> EngineResult<Lsn> {
+/// A position in the log, from its text.
+pub(super) fn lsn(position: &str) -> EngineResult<Lsn> {
     position
         .parse()
         .map_err(|_| EngineError::Refused(format!("{position:?} is no log position; positions look like 0/3000060")))

@@ -19,6 +19,9 @@ use crate::logs::LogName;
 pub struct PostgresRecord {
     /// The server's version number, as `server_version_num`.
     pub version_num: u32,
+    /// The role that `initdb` made: it can always look into a copy.
+    #[serde(default = "usual_superuser")]
+    pub superuser: String,
     /// Where recovery begins.
     pub start_lsn: Lsn,
     /// Where the copy becomes consistent.
@@ -52,6 +55,10 @@ pub struct TablespaceRecord {
     pub oid: u32,
     /// Where it was.
     pub location: PathBuf,
+}
+
+fn usual_superuser() -> String {
+    "postgres".to_owned()
 }
 
 /// Bytes as a record holds them.
@@ -113,7 +120,7 @@ impl PostgresRecord {
 }
 
 /// A log file's name in the repository: its branch is its timeline.
-pub fn log_name(timeline: Timeline, name: impl ToString) -> LogName {
+pub fn log_name(timeline: Timeline, name: &(impl ToString + ?Sized)) -> LogName {
     LogName { branch: timeline.hex(), name: name.to_string() }
 }
 

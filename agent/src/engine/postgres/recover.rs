@@ -5,15 +5,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::lay_down::{arguments, arguments_to_end};
+use super::lay_down::{arguments, arguments_to_end, lsn};
 use super::lsn::Lsn;
 use super::record::PostgresRecord;
 use super::recovery_options::TargetAction;
 use super::server::{Goal, LocalServer, Reached, ServerError, StopMode, find_bin};
+use super::server_log::LastReachable;
 use crate::engine::{EngineError, EngineResult, LayDown, Reached as ReachedRecord, Target};
 
 /// Recovery that does not move for so long has failed.
-pub(super) const PATIENCE: Duration = Duration::from_secs(300);
+pub(super) const PATIENCE: Duration = Duration::from_mins(5);
 
 /// A server on a copy that has reached its target.
 pub(super) struct Recovered {
@@ -73,29 +74,60 @@ pub(super) fn to_target(
         _ => Goal::Paused,
     };
     let settings = arguments(copy, action)?;
-    match run(copy, &bin, place, &settings, goal) {
+    let start = |settings: &[(String, String)]| {
+        let server = LocalServer::start(&bin, copy.data_directory, &place.socket(), settings, &place.log())?;
+        Ok(server.as_user(&record.superuser))
+    };
+    match start(&settings).and_then(|server| run(server, goal)) {
         Ok((server, reached)) => Ok(Recovered { server, reached, notes: Vec::new() }),
-        // Nothing was committed after the time, up to the end of the log: the end is the state at that time.
-        Err(ServerError::TargetMissed(_)) if matches!(copy.target, Target::Time(_)) => {
-            let (server, reached) = run(copy, &bin, place, &arguments_to_end(copy, action), Goal::Ended)?;
-            let note = format!(
-                "no transaction was committed after the target time up to {}, the end of the stored log: recovered to there",
-                copy.log_end
-            );
+        Err(ServerError::TargetMissed(last)) => {
+            let note = if_the_end_is_the_target(copy, &last)?;
+            let server = start(&arguments_to_end(copy, action)?)?;
+            let (server, reached) = run(server, Goal::Ended)?;
+            check_end(copy, reached.lsn)?;
             Ok(Recovered { server, reached, notes: vec![note] })
         }
         Err(error) => Err(error.into()),
     }
 }
 
-fn run(
-    copy: &LayDown<'_>,
-    bin: &Path,
-    place: &Workplace,
-    settings: &[(String, String)],
-    goal: Goal,
-) -> Result<(LocalServer, Reached), ServerError> {
-    let mut server = LocalServer::start(bin, copy.data_directory, &place.socket(), settings, &place.log())?;
+/// The server came to the end of the log and saw nothing past the target: whether the end is what was asked for, and why.
+fn if_the_end_is_the_target(copy: &LayDown<'_>, last: &LastReachable) -> EngineResult<String> {
+    let (end, known) = (copy.log_end, copy.complete_until);
+    match copy.target {
+        Target::Time(time) if *time <= known => Ok(format!(
+            "no transaction was committed after the target time up to {end}, the end of the stored log: recovered to there"
+        )),
+        Target::Time(time) => Err(EngineError::Refused(format!(
+            "{time} cannot be reached: {last}, and only up to {known} everything that was committed is known to be \
+             stored. Choose a time before the last transaction or up to {known}, or recover to the latest point"
+        ))),
+        // It is stored, but no record begins at or after it.
+        Target::Position(position) => {
+            Ok(format!("{position} is at {end}, the end of the stored log: recovered to there"))
+        }
+        Target::Name(name) => Err(EngineError::Refused(format!(
+            "there is no restore point {name:?} in the log after this backup: {last}. See that the name is right; if it \
+             was made before the backup ended, restore an earlier backup, by its name (see `list`)"
+        ))),
+        // Then the server itself refuses to end where it is not consistent yet.
+        Target::Immediate => Ok(format!("the stored log ends at {end}, where the backup does: recovered to there")),
+        Target::Latest => Err(EngineError::Data(last.to_string())),
+    }
+}
+
+/// The log must not end before a position that is stored.
+fn check_end(copy: &LayDown<'_>, reached: Lsn) -> EngineResult<()> {
+    match copy.target {
+        Target::Position(position) if position != copy.log_end && reached < lsn(position)? => Err(EngineError::Data(
+            format!("recovery ended at {reached}, before {position}, although log up to {} is stored", copy.log_end),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Waits until the server has reached its goal, as long as it moves.
+fn run(mut server: LocalServer, goal: Goal) -> Result<(LocalServer, Reached), ServerError> {
     let mut furthest = Lsn::INVALID;
     loop {
         let mut moved = false;

@@ -1,7 +1,7 @@
 //! What can go wrong with a server of our own.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use super::connection::ConnectError;
@@ -31,7 +31,7 @@ pub enum ServerError {
     #[error("the server refuses the copy's configuration: {0}")]
     Configuration(String),
     /// It ended before it should.
-    #[error("the server on {} ended ({status}): {}", data_dir.display(), describe(ending, log))]
+    #[error("the server on {} ended ({status}): {}", data_dir.display(), describe(ending))]
     Ended {
         /// Its data directory.
         data_dir: PathBuf,
@@ -53,7 +53,7 @@ pub enum ServerError {
     )]
     LacksSettings(Lsn),
     /// It took too long.
-    #[error("the server on {} was not {wanted} in time: {seen} (log: {})", data_dir.display(), log.display())]
+    #[error("the server on {} was not {wanted} in time: {seen}", data_dir.display())]
     Deadline {
         /// Its data directory.
         data_dir: PathBuf,
@@ -85,8 +85,8 @@ pub enum ServerError {
     },
 }
 
-fn describe(ending: &Ending, log: &Path) -> String {
+fn describe(ending: &Ending) -> String {
     let lines = if ending.lines.is_empty() { "it says nothing about why".into() } else { ending.lines.join("; ") };
     let meaning = if ending.meaning.is_empty() { String::new() } else { format!(". {}", ending.meaning) };
-    format!("{lines}{meaning} (log: {})", log.display())
+    format!("{lines}{meaning}")
 }

@@ -12,25 +12,26 @@ use super::lsn::Lsn;
 const TAIL: u64 = 256 * 1024;
 
 /// Words of the server, and what to make of them.
-const MEANINGS: [(&str, &str); 14] = [
+const MEANINGS: [(&str, &str); 15] = [
     (
         "is not a child of this server's history",
         "The copy is not on the way to that timeline: choose an earlier backup or another timeline",
     ),
     ("recovery target timeline", "The history of that timeline is not in the archive: choose another timeline"),
     (
+        "requested recovery stop point is before consistent recovery point",
+        "The target lies before the end of this backup: restore an earlier backup, by its name (see `list`)",
+    ),
+    (
         "WAL ends before end of online backup",
         "The archive does not hold all the log that the backup needs: verify the backup",
     ),
     (
         "could not locate required checkpoint record",
-        "The archive did not give the log with the backup's first checkpoint: see the lines of restore_command in the log",
+        "The archive (restore_command) did not give the log with the backup's first checkpoint",
     ),
-    (
-        "could not find redo location",
-        "The archive did not give the log from the backup's start: see the lines of restore_command in the log",
-    ),
-    ("from archive: command", "restore_command found damage, or could not reach the store: see its lines in the log"),
+    ("could not find redo location", "The archive (restore_command) did not give the log from the backup's start"),
+    ("from archive: command", "restore_command found damage or no room, or could not reach the store"),
     (
         "insufficient parameter settings",
         "The source ran with higher max_connections, max_worker_processes, max_wal_senders, max_prepared_transactions \
@@ -46,7 +47,7 @@ const MEANINGS: [(&str, &str); 14] = [
     ("has invalid permissions", "The data directory must have mode 0700 or 0750"),
     ("has wrong ownership", "The data directory must belong to the user that runs the server"),
     ("could not map anonymous shared memory", "shared_buffers of the copy does not fit here: lower it"),
-    ("configuration file", "The copy's configuration cannot be used here: see the log"),
+    ("configuration file", "The copy's configuration cannot be used here"),
 ];
 
 /// The last point that recovery reached, from the log.
@@ -105,12 +106,17 @@ fn understand(text: &str) -> Ending {
     let mut ending = Ending::default();
     let mut last = LastReachable::default();
     let mut within = false;
+    let mut fetching = None;
     for line in text.lines() {
         let message = message(line);
         if let Some(rest) = message.strip_prefix("LOG:  redo done at ") {
             last.lsn = rest.split_whitespace().next().and_then(|lsn| lsn.parse().ok());
         } else if let Some(rest) = message.strip_prefix("LOG:  last completed transaction was at log time ") {
             last.transaction = time(rest);
+        }
+        // What wal-fetch itself said last.
+        if line.starts_with("error: ") {
+            fetching = Some(line);
         }
         let fatal = message.starts_with("FATAL:") || message.starts_with("PANIC:");
         let about = message.starts_with("DETAIL:") || message.starts_with("HINT:");
@@ -125,6 +131,9 @@ fn understand(text: &str) -> Ending {
         ending.target_missed = Some(last);
     }
     let known = MEANINGS.iter().find(|(words, _)| ending.lines.iter().any(|line| line.contains(words)));
+    if let Some(said) = fetching.filter(|_| known.is_some_and(|(_, meaning)| meaning.contains("restore_command"))) {
+        ending.lines.push(format!("wal-fetch said: {said}"));
+    }
     ending.meaning = known.map(|(_, meaning)| (*meaning).to_owned()).unwrap_or_default();
     ending
 }
@@ -176,6 +185,15 @@ mod tests {
         assert_eq!(ending.lines[1], "DETAIL:  Latest checkpoint is at 0/2000060 on timeline 1");
         assert!(ending.meaning.starts_with("The copy is not on the way to that timeline"));
         assert_eq!(ending.target_missed, None);
+    }
+
+    #[test]
+    fn what_the_fetching_command_said_is_told() {
+        let text =
+            "error: no space left\nx [1] FATAL:  could not restore file \"0\" from archive: command not executable\n";
+        let ending = understand(text);
+        assert_eq!(ending.lines[1..], ["wal-fetch said: error: no space left"]);
+        assert!(ending.meaning.starts_with("restore_command found damage or no room"));
     }
 
     #[test]

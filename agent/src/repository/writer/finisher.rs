@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::Shared;
 use super::job::Job;
+use super::planner::counted;
 use crate::repository::error::{RepositoryError, RepositoryResult};
 use crate::repository::manifest::{BaseRow, MapRow};
 use crate::repository::map::{Draft, FilePart, PackRef, files_digest};
@@ -31,8 +32,11 @@ struct Waiting {
     draft: Draft,
 }
 
+/// What became of each map, by number; nothing where all of its files vanished.
+pub(super) type Rows = Vec<(usize, Option<MapRow>)>;
+
 /// Stores maps until every thread that could send another has ended.
-pub(super) fn run(shared: &Shared<'_>, events: &Receiver<Event>) -> RepositoryResult<Vec<(usize, Option<MapRow>)>> {
+pub(super) fn run(shared: &Shared<'_>, events: &Receiver<Event>) -> RepositoryResult<Rows> {
     let mut waiting: Vec<Waiting> = Vec::new();
     let mut rows = Vec::new();
     for event in events {
@@ -40,7 +44,11 @@ pub(super) fn run(shared: &Shared<'_>, events: &Receiver<Event>) -> RepositoryRe
             continue;
         }
         if let Event::Read(job) = event {
-            waiting.push(draft(&job).map_err(RepositoryError::Compression)?);
+            let map = draft(&job).map_err(RepositoryError::Compression)?;
+            let ((listed, listed_bytes), (there, bytes)) = (counted(&job.parts), counted(&map.files));
+            shared.vanished_files.fetch_add(listed - there, Ordering::Relaxed);
+            shared.vanished_bytes.fetch_add(listed_bytes - bytes, Ordering::Relaxed);
+            waiting.push(map);
         }
         let mut still = Vec::new();
         for mut map in waiting {

@@ -75,6 +75,9 @@ pub(super) struct Shared<'a> {
     unread: AtomicU64,
     new_bytes: AtomicU64,
     stored_bytes: AtomicU64,
+    /// Files that were listed and gone before they could be read, and what they would have been.
+    vanished_files: AtomicU64,
+    vanished_bytes: AtomicU64,
     stopped: AtomicBool,
 }
 
@@ -111,6 +114,8 @@ pub fn write(
         unread: AtomicU64::new(0),
         new_bytes: AtomicU64::new(0),
         stored_bytes: AtomicU64::new(0),
+        vanished_files: AtomicU64::new(0),
+        vanished_bytes: AtomicU64::new(0),
         stopped: AtomicBool::new(false),
     };
     let (planned, done) = run(&shared, previous, files, last)?;
@@ -123,7 +128,11 @@ pub fn write(
     let maps = rows.into_iter().filter_map(|(_, row)| row).collect();
     let mut bad_pages = shared.bad_pages.into_inner().unwrap_or_default();
     bad_pages.sort();
+    let (gone, gone_bytes) = (shared.vanished_files.into_inner(), shared.vanished_bytes.into_inner());
     let sizes = Sizes {
+        files: planned.sizes.files.saturating_sub(gone),
+        database_bytes: planned.sizes.database_bytes.saturating_sub(gone_bytes),
+        read_bytes: planned.sizes.read_bytes.saturating_sub(gone_bytes),
         new_bytes: shared.new_bytes.into_inner(),
         stored_bytes: shared.stored_bytes.into_inner(),
         ..planned.sizes
@@ -137,7 +146,7 @@ fn run(
     previous: Option<&Manifest>,
     files: &[SourceFile],
     last: &mut LastFiles<'_>,
-) -> RepositoryResult<(planner::Planned, Vec<(usize, Option<MapRow>)>)> {
+) -> RepositoryResult<(planner::Planned, finisher::Rows)> {
     let threads = shared.options.threads.max(1);
     let (chunk_sender, chunks) = bounded(threads * 4);
     // Packs are handed over, never queued: each is memory.
@@ -162,13 +171,13 @@ fn run(
         drop(chunks);
         let planned = guarded(shared, || planner::plan(shared, previous, files, last, &chunk_sender, &event_sender));
         drop((chunk_sender, event_sender));
-        let worked = joined(workers);
+        let read = joined(workers);
         filling.close();
-        let uploaded = joined(uploaders);
-        let finished = finisher.join().unwrap_or_else(|_| Err(panicked()));
-        worked.and(uploaded)?;
-        let finished = finished?;
-        Ok((planned?, finished))
+        let stored = joined(uploaders);
+        let rows = finisher.join().unwrap_or_else(|_| Err(panicked()));
+        read.and(stored)?;
+        let rows = rows?;
+        Ok((planned?, rows))
     })
 }
 

@@ -86,9 +86,9 @@ impl Planner<'_> {
     }
 
     fn count(&mut self, group: &Group) {
-        let sizes = &mut self.planned.sizes;
-        sizes.files += group.parts.iter().filter(|part| part.first_page == 0).count() as u64;
-        sizes.database_bytes += group.parts.iter().map(bytes_of).sum::<u64>();
+        let (files, bytes) = counted(&group.parts);
+        self.planned.sizes.files += files;
+        self.planned.sizes.database_bytes += bytes;
     }
 
     /// The map of the previous backup, where it covers exactly these files and none was written to since.
@@ -151,6 +151,12 @@ impl Planner<'_> {
             std::thread::park_timeout(Duration::from_millis(1));
         }
     }
+}
+
+/// How many files begin among `parts`, and their bytes.
+pub(super) fn counted(parts: &[FilePart]) -> (u64, u64) {
+    let files = parts.iter().filter(|part| part.first_page == 0).count() as u64;
+    (files, parts.iter().map(bytes_of).sum())
 }
 
 fn bytes_of(part: &FilePart) -> u64 {
