@@ -171,6 +171,9 @@ impl<'a> Verifier<'a> {
             findings.bytes += row.size + row.base.as_ref().map_or(0, |base| base.size);
             if findings.note(self.home.system.load_map(row))?.is_some() {
                 good.push(row.clone());
+            } else if row.base.is_some() {
+                // Of a patch and the map it patches, only the first that is damaged was named.
+                findings.note(self.home.system.check_map(row))?;
             }
         }
         Ok(good)

@@ -413,6 +413,14 @@ impl System {
         Ok(self.load_map(row)?.map.packs)
     }
 
+    /// Reads a map's own bytes and checks them, whatever the map below it is like.
+    ///
+    /// # Errors
+    /// The store's, and damage.
+    pub fn check_map(&self, row: &MapRow) -> RepositoryResult<()> {
+        self.map_bytes(&row.sha256, row.size).map(|_| ())
+    }
+
     fn map_bytes(&self, digest: &[u8; 32], size: u64) -> RepositoryResult<(Key, Bytes)> {
         let key = self.layout.map(digest);
         let body = self.store.get(&key, MAP_LIMIT)?.body;
