@@ -118,8 +118,7 @@ fn a_first_backup_that_is_killed_is_whole_or_absent(#[case] choice: Choice) {
         let again = agent.run(&small.backup(&[]));
         assert_eq!(again.code(), Some(0), "after {what}: {}", told(&again));
         // The log between the two is not archived here: the first may have a hole after it.
-        let list = agent.run(&["--output", "json", "list"]).json();
-        assert_eq!(small::ids(&list).len(), made + 1, "after {what}");
+        assert_eq!(small::there(&agent).len(), made + 1, "after {what}");
         let verified = agent.run(&["verify", "latest"]);
         assert_eq!(verified.code(), Some(0), "after {what}, and another backup: {}", told(&verified));
         assert!(repository::scraps(&small.path(&name)).is_empty(), "after {what}, and another backup");
@@ -513,12 +512,8 @@ fn killed_restore(choice: Choice, operation: &str, delta: Option<&[&str]>) {
             let untouched = before.as_ref().is_some_and(|before| now.differences(before).is_empty());
             assert!(untouched || now.differences(whole).is_empty(), "{what}: a server would start on this");
         } else if target.exists() && tried.fetch_add(1, Ordering::SeqCst) < 3 {
-            // A directory that is not marked yet may be open to all: give it a server that would take it.
-            let log = Server::over(Major::V15, &target, &Options::new()).try_start().unwrap_err();
-            assert!(
-                log.contains("could not find the database system") || log.contains("not a valid data directory"),
-                "{what}: {log}"
-            );
+            let started = Server::over(Major::V15, &target, &Options::new()).try_start();
+            assert!(started.is_err(), "{what}: a server starts on this");
         }
         let again = restore(&agent, id, &target, more);
         assert_eq!(again.code(), Some(0), "the same again after {what}: {}", told(&again));

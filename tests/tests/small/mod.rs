@@ -8,7 +8,7 @@ use std::time::Duration;
 use holdfast_tests::account::Scratch;
 use holdfast_tests::agent::{Agent, Outcome};
 use holdfast_tests::postgres::{Major, Options, Server};
-use holdfast_tests::repository;
+use holdfast_tests::repository::{self, Kind};
 use serde_json::Value;
 
 pub const DEADLINE: Duration = Duration::from_mins(1);
@@ -103,6 +103,46 @@ impl Small {
         self.wait_archived();
         report["backup_id"].as_str().unwrap().to_owned()
     }
+}
+
+/// What a backup leaves in the repository of this name that is killed once it has stored all but its manifest: at the
+/// last of its steps at which there is none.
+pub fn leave_garbage(small: &Small, name: &str, more: &[&str]) {
+    let of_kind = |name: &str, kind: Kind| {
+        let root = small.path(name);
+        let objects = if root.exists() { repository::objects(&root) } else { Vec::new() };
+        objects.into_iter().filter(|key| Kind::of(key) == Some(kind)).count()
+    };
+    let copy = |name: &str, to: &str| {
+        if small.path(name).exists() {
+            repository::copy(&small.path(name), &small.path(to));
+        }
+    };
+    let remove = |name: &str| std::fs::remove_dir_all(small.path(name)).unwrap();
+    copy(name, "counted");
+    let (counted, steps) = small.agent("counted").step_log(&small.backup(more));
+    assert_eq!(counted.code(), Some(0), "{}", told(&counted));
+    remove("counted");
+    let before = of_kind(name, Kind::Manifest);
+    for step in (1..=steps.len() as u64 + 8).rev() {
+        copy(name, "tried");
+        small.agent("tried").kill_at_step(step, &small.backup(more));
+        if of_kind("tried", Kind::Manifest) == before {
+            assert!(of_kind("tried", Kind::Map) > of_kind(name, Kind::Map), "step {step} is too early");
+            if small.path(name).exists() {
+                remove(name);
+            }
+            std::fs::rename(small.path("tried"), small.path(name)).unwrap();
+            return;
+        }
+        remove("tried");
+    }
+    panic!("a backup writes a manifest");
+}
+
+/// The names of the backups that `list` shows, whatever else it finds.
+pub fn there(agent: &Agent) -> Vec<String> {
+    ids(&agent.run(&["--output", "json", "list"]).json())
 }
 
 /// The names of the backups that `list` shows; it must find nothing wrong.
