@@ -90,7 +90,6 @@ fn a_store_that_was_away_and_a_killed_archiver_leave_no_gap() {
 
 /// Case B1: an empty mount point is not the store.
 #[test]
-#[ignore = "wal-push begins a repository where none is; whether it may is not decided"]
 fn an_archive_that_is_not_mounted_is_not_begun_anew() {
     let site = Site::new(Major::V16);
     site.backup();
@@ -117,6 +116,7 @@ fn an_archive_that_is_not_mounted_is_not_begun_anew() {
 #[test]
 fn the_same_segment_may_be_archived_again() {
     let site = Site::new(Major::V18);
+    site.backup();
     let segment = site.server.switch_wal();
     site.server.wait_archived(&segment);
     let path = site.server.data_directory().join("pg_wal").join(&segment);

@@ -31,10 +31,10 @@ fn history(major: Major, marks_after: usize) -> History {
     let site = Site::new(major);
     let mut client = site.server.client("postgres");
     ledger::create_table(&mut client);
-    let watch = site.watch();
     let load = Load::start(&site.server.config("postgres"), lively());
     load.wait_for(50);
     let full = site.backup();
+    let watch = site.watch();
     load.wait_for(some_rows());
     let mut marks = vec![load.mark(&mut client, "mark-0")];
     load.wait_for(some_rows());
@@ -160,10 +160,10 @@ fn a_lost_server_comes_back_with_every_row_acknowledged_before_the_last_look(
 ) {
     let mut site = Site::new(major);
     ledger::create_table(&mut site.server.client("postgres"));
-    let watch = site.watch();
     let load = Load::start(&site.server.config("postgres"), lively());
     load.wait_for(50);
     site.backup();
+    let watch = site.watch();
     load.wait_for(400);
     site.server.kill();
     let ticks = watch.stop();

@@ -130,7 +130,21 @@ pub(super) fn arguments(copy: &LayDown<'_>, action: TargetAction) -> EngineResul
     };
     let until = log_wanted(copy)?.map_or_else(String::new, |end| format!(" --until {end}"));
     let fetch = format!("{} wal-fetch{until} %f %p", copy.fetch_command);
-    Ok(recovery_arguments(&target, &fetch, Timeline(copy.timeline), action))
+    Ok(settings(copy, &target, &fetch, action))
+}
+
+fn settings(copy: &LayDown<'_>, target: &RecoveryTarget, fetch: &str, action: TargetAction) -> Vec<(String, String)> {
+    let mut settings = recovery_arguments(target, fetch, Timeline(copy.timeline), action);
+    // Recovery refuses tablespaces that are no links, unless it is told that they are meant.
+    if has_tablespaces_in_place(copy.data_directory) {
+        settings.push(("allow_in_place_tablespaces".to_owned(), "on".to_owned()));
+    }
+    settings
+}
+
+fn has_tablespaces_in_place(data_directory: &Path) -> bool {
+    let entries = fs::read_dir(data_directory.join("pg_tblspc")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_type()).any(|kind| kind.is_ok_and(|kind| kind.is_dir()))
 }
 
 /// Up to where log is given out, where that is not all. A server reads ahead of what it replays: it would ask for log
@@ -151,7 +165,7 @@ fn log_wanted(copy: &LayDown<'_>) -> EngineResult<Option<String>> {
 pub(super) fn arguments_to_end(copy: &LayDown<'_>, action: TargetAction) -> EngineResult<Vec<(String, String)>> {
     let end = log_wanted(copy)?.unwrap_or_else(|| copy.log_end.to_owned());
     let fetch = format!("{} wal-fetch --until {end} %f %p", copy.fetch_command);
-    Ok(recovery_arguments(&RecoveryTarget::Latest, &fetch, Timeline(copy.timeline), action))
+    Ok(settings(copy, &RecoveryTarget::Latest, &fetch, action))
 }
 
 /// A position in the log, from its text.
