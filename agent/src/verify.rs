@@ -294,8 +294,7 @@ impl<'a> Verifier<'a> {
         let windows = copies.windows(&[(manifest.backup_id.to_string(), manifest.engine_record.clone())], &stock)?;
         for hole in windows.iter().filter_map(|window| window.hole_file.as_ref()) {
             let (whole, piece) = (log.key(hole)?, log.next_piece(hole)?);
-            // A pinned backup past retention keeps only its own log: see `pin`.
-            if self.home.system.is_pinned(&self.home.lineage.lineage, &manifest.backup_id)? && !own.contains(hole) {
+            if !own.contains(hole) && self.was_let_go(manifest, hole)? {
                 findings
                     .notes
                     .push(format!("the backup is pinned, and recovers only to {hole}: later log was not kept"));
@@ -307,6 +306,25 @@ impl<'a> Verifier<'a> {
             ));
         }
         Ok(())
+    }
+
+    /// Whether retention may have let go of log after a backup: one that is pinned and past retention keeps only its own
+    /// (see `pin`), and what is from before a later backup is for nobody then.
+    fn was_let_go(&self, manifest: &Manifest, hole: &LogName) -> Result<bool, VerifyError> {
+        let (system, lineage) = (&self.home.system, &self.home.lineage.lineage);
+        if !system.is_pinned(lineage, &manifest.backup_id)? {
+            return Ok(false);
+        }
+        let copies = engine::copies(&manifest.engine)?;
+        for id in system.backups(lineage)?.iter().filter(|id| **id > manifest.backup_id) {
+            // What is known of later backups by manifests that are damaged excuses nothing.
+            if let Ok((later, _)) = system.manifest(lineage, id)
+                && !copies.log_needs(&[(later.engine_record, true)])?.is_needed(hole)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Reads every log file and tail that is needed and was not read before.
