@@ -349,8 +349,10 @@ fn no_server_starts_on_what_is_left_of_a_damaged_restore() {
     let prepared = Prepared::shared();
     let scratch = Scratch::new();
     let (root, agent) = prepared.copy(&scratch);
-    let pack =
-        parts_of(&root, &prepared.backups[0]).into_iter().rfind(|key| Kind::of(key) == Some(Kind::Pack)).unwrap();
+    // The largest: a small one may hold only pages that a patch has replaced since.
+    let parts = parts_of(&root, &prepared.backups[0]);
+    let packs = parts.iter().filter(|key| Kind::of(key) == Some(Kind::Pack));
+    let pack = packs.max_by_key(|key| root.join(key).metadata().unwrap().len()).unwrap().clone();
     // All over the pack, as not every frame of it need be of this backup.
     let length = root.join(&pack).metadata().unwrap().len();
     let damage: Vec<_> = (0..length).step_by(997).map(|at| faults::flip_bit(&root.join(&pack), at, 1)).collect();
