@@ -98,7 +98,9 @@ fn a_first_backup_that_is_killed_is_whole_or_absent(#[case] choice: Choice) {
     let small = Small::new();
     let steps = steps_of(&small.agent("counted"), &small.backup(&[]));
     let count = Count::default();
-    in_two_threads(&choice.of(&steps), |&step| {
+    // Until there is a repository with a lineage, no step is like another.
+    let chosen: BTreeSet<u64> = choice.of(&steps).into_iter().chain(1..=32).collect();
+    in_two_threads(&chosen.into_iter().collect::<Vec<_>>(), |&step| {
         let (name, what) = (format!("killed-{step}"), format!("killed at step {step} of a first backup"));
         let agent = small.agent(&name);
         count.note(&agent.kill_at_step(step, &small.backup(&[])), &what);

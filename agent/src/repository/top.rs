@@ -163,10 +163,26 @@ impl System {
     pub fn lineages(&self) -> RepositoryResult<Vec<Lineage>> {
         let mut lineages = Vec::new();
         for name in self.store.children(&self.layout.lineages())? {
-            lineages.push(self.lineage(&name)?);
+            match self.lineage(&name) {
+                // A directory of a store of files, whose maker was killed before it wrote anything into it.
+                Err(RepositoryError::Store(error)) if error.is_not_found() && self.is_bare(&name)? => {}
+                lineage => lineages.push(lineage?),
+            }
         }
         lineages.sort_by(|a, b| (a.created, &a.lineage).cmp(&(b.created, &b.lineage)));
         Ok(lineages)
+    }
+
+    /// Whether there is no object at all of a lineage.
+    fn is_bare(&self, lineage: &str) -> RepositoryResult<bool> {
+        let mut bare = true;
+        let below =
+            self.layout.lineages().child(lineage).map_err(|error| RepositoryError::Refused(error.to_string()))?;
+        self.store.list(&below, &mut |_| {
+            bare = false;
+            Walk::Stop
+        })?;
+        Ok(bare)
     }
 
     /// The lineage named `name`.
