@@ -507,7 +507,7 @@ fn killed_restore(choice: Choice, operation: &str, delta: Option<&[&str]>) {
         let target: PathBuf = small.path(&format!("killed-restore-{step}"));
         place(&target);
         let agent = small.agent("first");
-        count.note(&agent.kill_at_step(step, &command(id, &target, more)), &what);
+        let was_killed = count.note(&agent.kill_at_step(step, &command(id, &target, more)), &what);
         if target.join("global/pg_control").exists() {
             // Nothing was touched yet, or all was done.
             let now = settled(&target);
@@ -517,8 +517,10 @@ fn killed_restore(choice: Choice, operation: &str, delta: Option<&[&str]>) {
             let started = Server::over(Major::V15, &target, &Options::new()).try_start();
             assert!(started.is_err(), "{what}: a server starts on this");
         }
-        let again = restore(&agent, id, &target, more);
-        assert_eq!(again.code(), Some(0), "the same again after {what}: {}", told(&again));
+        if was_killed {
+            let again = restore(&agent, id, &target, more);
+            assert_eq!(again.code(), Some(0), "the same again after {what}: {}", told(&again));
+        }
         let differences = Tree::of(&target, |_| false).differences(whole);
         assert!(differences.is_empty(), "after {what} and again: {differences:?}");
         fs::remove_dir_all(&target).unwrap();
